@@ -26,19 +26,23 @@ inline int64_t counted(double value, const char* what) {
   return static_cast<int64_t>(value);
 }
 
+inline measure::Table empty_table(std::string title, std::vector<measure::Column> columns,
+                                  std::vector<std::string> notes = {}) {
+  return {std::move(title), std::move(columns), /*rows=*/{}, std::move(notes)};
+}
+
+// A line a quantity, each with its own unit.
+inline measure::Table quantity_table(std::string title, std::vector<std::string> notes = {}) {
+  return empty_table(
+      std::move(title),
+      {measure::text_column("quantity"), significant("value", "", 5), measure::text_column("unit")},
+      std::move(notes));
+}
+
 // A note that is a sentence of these parts.
 template <typename... Parts>
 void derive(measure::Table& table, const Parts&... parts) {
   table.notes.push_back(str(parts...));
-}
-
-// A line a quantity, each with its own unit.
-inline measure::Table quantity_table(std::string title, std::vector<std::string> derivation = {}) {
-  return {
-      std::move(title),
-      {measure::text_column("quantity"), significant("value", "", 5), measure::text_column("unit")},
-      /*rows=*/{},
-      std::move(derivation)};
 }
 
 // UserError where it is none of them.

@@ -91,11 +91,8 @@ void account_batch(const MeshAccount& inputs, measure::Table& table) {
   const double count = static_cast<double>(mesh.data) * mesh.tensor;
   const double ratio = accelerator.flops_per_s / accelerator.bytes_per_s;
   table.add_row({"C / W", ratio, "FLOP a byte"});
-  const struct {
-    const char* name;
-    bool at_once;
-  } kCases[] = {{"axes at once", true}, {"axes one after the other", false}};
-  for (const auto& [name, at_once] : kCases) {
+  for (const bool at_once : {true, false}) {
+    const char* name = at_once ? "axes at once" : "axes one after the other";
     const double tokens = least_tokens(layer, mesh, accelerator, at_once);
     table.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
     table.add_row({str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
@@ -157,15 +154,15 @@ measure::Table account_bounds(const BoundsAccount& inputs) {
   require(tokens >= 1 && ranks >= 1 && ranks <= 1 << 20,
           "[account] expected 1 token or more and 1 to 1,048,576 ranks, got ", tokens, " and ",
           ranks);
-  measure::Table table = {str("One feed-forward layer on ", with_commas(ranks), " accelerators: D ",
-                              with_commas(layer.d_model), ", F ", with_commas(layer.d_ff),
-                              ", batch of ", number(tokens, 9), " tokens"),
-                          {measure::text_column("strategy"), measure::text_column("pass"),
-                           significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
-                           significant("weights sent", "ms"), significant("activations sent", "ms"),
-                           measure::text_column("bound by"), significant("most devices", "")},
-                          /*rows=*/{},
-                          /*notes=*/{}};
+  measure::Table table =
+      empty_table(str("One feed-forward layer on ", with_commas(ranks), " accelerators: D ",
+                      with_commas(layer.d_model), ", F ", with_commas(layer.d_ff), ", batch of ",
+                      number(tokens, 9), " tokens"),
+                  {measure::text_column("strategy"), measure::text_column("pass"),
+                   significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
+                   significant("weights sent", "ms"), significant("activations sent", "ms"),
+                   measure::text_column("bound by"), significant("most devices", "")});
+  constexpr bool kForward = true, kBackward = false;
   const auto add = [&](const std::string& strategy, const Mesh& mesh, bool forward, double most,
                        bool at_once = true) {
     const PassTimes times = (forward ? forward_times : backward_times)(inputs.layer, inputs.tokens,
@@ -178,24 +175,17 @@ measure::Table account_bounds(const BoundsAccount& inputs) {
   };
   const auto count = static_cast<int>(ranks);
   const double data = most_data_parallel(layer, tokens, accelerator);
-  const struct {
-    const char* name;
-    Mesh mesh;
-    double forward, backward;  // most devices
-  } kStrategies[] = {{"DP", {.data = count, .sharded = false}, INFINITY, data},
-                     {"FSDP", {.data = count}, data, data},
-                     {"TP",
-                      {.tensor = count},
-                      most_tensor_parallel_forward(layer, accelerator),
-                      most_tensor_parallel_backward(layer, accelerator)}};
-  for (const auto& strategy : kStrategies) {
-    add(strategy.name, strategy.mesh, /*forward=*/true, strategy.forward);
-    add(strategy.name, strategy.mesh, /*forward=*/false, strategy.backward);
-  }
+  const Mesh dp = {.data = count, .sharded = false}, fsdp = {.data = count}, tp = {.tensor = count};
+  add("DP", dp, kForward, INFINITY);
+  add("DP", dp, kBackward, data);
+  add("FSDP", fsdp, kForward, data);
+  add("FSDP", fsdp, kBackward, data);
+  add("TP", tp, kForward, most_tensor_parallel_forward(layer, accelerator));
+  add("TP", tp, kBackward, most_tensor_parallel_backward(layer, accelerator));
   const Mesh mesh = best_mesh(layer, tokens, ranks);
   for (const bool at_once : {true, false}) {
     add(str("FSDP ", mesh.data, " x TP ", mesh.tensor, at_once ? ", at once" : ", in turn"), mesh,
-        /*forward=*/true, most_mesh(layer, tokens, accelerator, at_once), at_once);
+        kForward, most_mesh(layer, tokens, accelerator, at_once), at_once);
   }
   derive(table, "B = ", number(tokens, 9), " tokens, D, F, m = ", layer.matrices,
          " matrices, e = ", layer.element_bytes,

@@ -48,16 +48,14 @@ measure::Table account_sharding(const ShardingAccount& inputs) {
   const ModelConfig model = resolved(inputs.model);
   const double sent_bytes = inputs.sent == "bf16" ? 2 : 4;
   const ZeroSizes sizes = sizes_of(model, sent_bytes);
-  measure::Table table = {
+  measure::Table table = empty_table(
       str("State and traffic of one rank: ", model_name(model), ", AdamW, ", inputs.sent,
           " on the wire"),
       {measure::integer_column("ranks"), measure::text_column("strategy"),
        measure::number_column("parameters", "GB", 2), measure::number_column("gradients", "GB", 2),
        measure::number_column("moments", "GB", 2), measure::number_column("gathered", "GB", 2),
        measure::number_column("in all", "GB", 2), measure::number_column("of DDP", "%", 1),
-       measure::number_column("sent a step", "GB", 2)},
-      /*rows=*/{},
-      /*notes=*/{}};
+       measure::number_column("sent a step", "GB", 2)});
   for (const int64_t ranks : inputs.ranks) {
     const auto world_size = static_cast<int>(ranks);
     const double plain = zero_cost(ZeroStage::kNone, sizes, world_size).total();
@@ -91,14 +89,14 @@ measure::Table account_ring(const RingAccount& inputs) {
           inputs.gigabytes_per_s, " and ", inputs.latency_us);
   const Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
                   .latency_s = inputs.latency_us * 1e-6};
-  measure::Table table = {str("All-reduce over links of ", inputs.gigabytes_per_s,
-                              " GB/s, latency ", inputs.latency_us, " us"),
-                          {measure::integer_column("ranks"), significant("size", "MB"),
-                           measure::text_column("algorithm"), measure::integer_column("steps"),
-                           significant("sent", "MB"), significant("time", "ms"),
-                           measure::number_column("x ring", "", 2)},
-                          /*rows=*/{},
-                          notes("account ring")};
+  measure::Table table =
+      empty_table(str("All-reduce over links of ", inputs.gigabytes_per_s, " GB/s, latency ",
+                      inputs.latency_us, " us"),
+                  {measure::integer_column("ranks"), significant("size", "MB"),
+                   measure::text_column("algorithm"), measure::integer_column("steps"),
+                   significant("sent", "MB"), significant("time", "ms"),
+                   measure::number_column("x ring", "", 2)},
+                  notes("account ring"));
   for (const int64_t ranks : inputs.ranks) {
     for (const double megabytes : inputs.megabytes) {
       require(megabytes > 0, "[account] expected sizes above 0 MB, got ", megabytes);

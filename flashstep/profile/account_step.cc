@@ -200,11 +200,11 @@ measure::Table account_block(const StepAccount& inputs) {
   const AccountCase c = account_case(inputs);
   const auto tensors = block_saved_tensors(c.model, c.shape);
   const double all = sum(tensors);
-  measure::Table table = {str("What one block keeps for backward: ", case_name(inputs, c)),
-                          {measure::text_column("tensor"), measure::number_column("size", "MiB", 2),
-                           measure::number_column("share", "%", 1)},
-                          /*rows=*/{},
-                          {letters_of(c)}};
+  measure::Table table =
+      empty_table(str("What one block keeps for backward: ", case_name(inputs, c)),
+                  {measure::text_column("tensor"), measure::number_column("size", "MiB", 2),
+                   measure::number_column("share", "%", 1)},
+                  {letters_of(c)});
   for (const SavedTensor& tensor : tensors) {
     table.add_row({tensor.name, tensor.bytes / kMiB, 100 * tensor.bytes / all});
   }
@@ -227,15 +227,13 @@ measure::Table account_block(const StepAccount& inputs) {
 measure::Table account_attention(const AttentionAccount& inputs) {
   check(inputs);
   const int64_t element_bytes = inputs.precision == "bf16" ? 2 : 4;
-  measure::Table table = {
+  measure::Table table = empty_table(
       str("Memory of attention by the formula: batch ", with_commas(inputs.batch_size), ", heads ",
           with_commas(inputs.heads), ", ", inputs.precision, inputs.causal ? ", causal" : ""),
       {measure::integer_column("N"), measure::integer_column("D"), significant("one matrix", "MiB"),
        significant("before backward", "MiB"), significant("peak", "MiB"),
        measure::text_column(str("fits in ", inputs.memory_gb, " GB")),
-       significant("kernel's peak", "MiB"), measure::number_column("saved", "x", 1)},
-      /*rows=*/{},
-      /*notes=*/{}};
+       significant("kernel's peak", "MiB"), measure::number_column("saved", "x", 1)});
   std::optional<std::pair<AttentionSize, Memory>> told;
   bool all_fit = true;
   for (const int64_t n : inputs.contexts) {
@@ -271,13 +269,12 @@ measure::Table account_recompute(const RecomputeAccount& inputs) {
                                                : residual_stream_bytes(c.model, c.shape),
                          .saved_bytes = inputs.saved_mib > 0 ? inputs.saved_mib * kMiB
                                                              : block_saved_bytes(c.model, c.shape)};
-  measure::Table table = {
-      str("Recomputation of activations: ", case_name(inputs.step, c)),
-      {measure::text_column("scheme"), measure::integer_column("inputs kept"),
-       measure::integer_column("blocks kept"), measure::number_column("peak", "GiB", 2),
-       measure::integer_column("block passes"), measure::number_column("step", "x", 2)},
-      /*rows=*/{},
-      {letters_of(c)}};
+  measure::Table table =
+      empty_table(str("Recomputation of activations: ", case_name(inputs.step, c)),
+                  {measure::text_column("scheme"), measure::integer_column("inputs kept"),
+                   measure::integer_column("blocks kept"), measure::number_column("peak", "GiB", 2),
+                   measure::integer_column("block passes"), measure::number_column("step", "x", 2)},
+                  {letters_of(c)});
   const auto n = static_cast<double>(stack.blocks);
   const auto add = [&](const std::string& name, const RecomputeCost& cost) {
     table.add_row({name, static_cast<int64_t>(cost.boundaries),

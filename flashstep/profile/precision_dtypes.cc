@@ -22,12 +22,7 @@ namespace {
 constexpr int kAdditions = 1000;
 constexpr double kAddend = 0.01;
 
-std::string name_of(at::ScalarType dtype) {
-  return dtype == at::kFloat      ? "float32"
-         : dtype == at::kHalf     ? "float16"
-         : dtype == at::kBFloat16 ? "bfloat16"
-                                  : c10::toString(dtype);
-}
+std::string name_of(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
 
 struct Loop {
   const char* name;
@@ -163,13 +158,11 @@ std::string differences(const Column& cpu, const Column& cuda) {
 }  // namespace
 
 measure::Table precision_accumulation() {
-  measure::Table table = {
+  measure::Table table = empty_table(
       str("Sum of ", kAdditions, " x ", kAddend),
       {measure::text_column("sum + addend"), measure::number_column("result", "", 4),
        measure::number_column("error", "%", 4), measure::number_column("from the addend", "%", 4),
-       measure::number_column("from the sum", "%", 4)},
-      /*rows=*/{},
-      /*notes=*/{}};
+       measure::number_column("from the sum", "%", 4)});
   const double exact = kAdditions * kAddend;
   for (const Loop& loop : kLoops) {
     const double result = run(loop);
@@ -200,10 +193,8 @@ measure::Table precision_dtypes() {
     for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16})
       columns.emplace_back(device, dtype);
   }
-  measure::Table table = {"Dtypes of the ToyModel's tensors under autocast",
-                          {measure::text_column("tensor")},
-                          /*rows=*/{},
-                          /*notes=*/{}};
+  measure::Table table = empty_table("Dtypes of the ToyModel's tensors under autocast",
+                                     {measure::text_column("tensor")});
   for (const Column& column : columns)
     table.columns.push_back(measure::text_column(column.title()));
   for (size_t i = 0; i < std::size(kTensors); ++i) {

@@ -1,5 +1,6 @@
 // Which steps of a norm suffer in 16 bits.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -94,8 +95,7 @@ struct Norm {
     Tensor centered = x;
     if (is_layer_norm) {
       const Tensor mean = seen(mean_of(x, steps & kMeanInDtype, steps & kMeanRounded, dtype));
-      centered = in(
-          kDifference, [](const Tensor& a, const Tensor& b) { return a - b; }, x, mean);
+      centered = in(kDifference, std::minus<>(), x, mean);
     }
     const Tensor squares = in(
         kSquare, [](const Tensor& a) { return a * a; }, centered);
@@ -103,13 +103,11 @@ struct Norm {
         seen(mean_of(squares, steps & kMeanSquareInDtype, steps & kMeanSquareRounded, dtype));
     const Tensor root = in(
         kRoot, [&](const Tensor& a) { return (a + epsilon).rsqrt(); }, mean_square);
-    const Tensor normalized = in(
-        kNormalize, [](const Tensor& a, const Tensor& b) { return a * b; }, centered, root);
+    const Tensor normalized = in(kNormalize, std::multiplies<>(), centered, root);
     const Tensor y = in(
         kWeight, [&](const Tensor& a, const Tensor& w, const Tensor& b) { return a * w + b; },
         normalized, weight, bias);
-    const Tensor result = in(
-        kResult, [](const Tensor& a) { return a; }, y);
+    const Tensor result = in(kResult, std::identity(), y);
     return {result, overflowed};
   }
 
@@ -169,11 +167,10 @@ measure::Table precision_norms(const NormOptions& options) {
   require(options.rows >= 1 && options.width >= 2 && options.epsilon > 0,
           "[precision] expected 1 row or more, a width of 2 or more and an epsilon above 0, got ",
           options.rows, ", ", options.width, " and ", options.epsilon);
-  measure::Table table = {str("Norms with one step at a time in 16 bits: ", options.rows,
-                              " rows of ", options.width, ", largest error over root mean square"),
-                          {measure::text_column("norm"), measure::text_column("in 16 bits")},
-                          /*rows=*/{},
-                          /*notes=*/{}};
+  measure::Table table =
+      empty_table(str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
+                      options.width, ", largest error over root mean square"),
+                  {measure::text_column("norm"), measure::text_column("in 16 bits")});
   for (const Input& input : kNormInputs) {
     for (const auto& dtype : kDtypes) {
       table.columns.push_back({str(dtype.name, " ", input.name),
