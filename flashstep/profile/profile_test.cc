@@ -8,6 +8,7 @@
 
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/test_table.h"
+#include "flashstep/bench/test_workload.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/profiler_ranges.h"
@@ -22,12 +23,8 @@ namespace flashstep::tools {
 namespace {
 
 Workload workload_with(const std::string& attention) {
-  Workload workload;
-  workload.model = model_by_name("32/64/2/2");
-  workload.model.vocab_size = 64;
-  workload.model.context_length = 16;
+  Workload workload = small_workload();
   workload.model.attention = attention;
-  workload.batch_size = 2;
   return resolved_workload(workload);
 }
 
