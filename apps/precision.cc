@@ -14,6 +14,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/workload.h"
+#include "flashstep/profile/account.h"
 
 namespace flashstep::apps {
 namespace {

@@ -1,7 +1,5 @@
 #include "flashstep/profile/account.h"
 
-#include <algorithm>
-
 #include "flashstep/bench/workload.h"
 #include "flashstep/error.h"
 #include "flashstep/profile/account_case.h"

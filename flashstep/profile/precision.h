@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "flashstep/bench/benchmark.h"
-#include "flashstep/bench/workload.h"
-#include "flashstep/profile/account.h"
+#include "flashstep/measure/table.h"
 
 namespace flashstep::tools {
 

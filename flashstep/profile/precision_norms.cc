@@ -64,11 +64,8 @@ constexpr Input kNormInputs[] = {
     // A difference leaves a hundredth of what it is taken from.
     {"mean 100", "mean 100 and standard deviation 1", 100, 1},
 };
-struct Dtype {
-  at::ScalarType dtype;
-  const char* name;
-};
-constexpr Dtype kDtypes[] = {{at::kHalf, "fp16"}, {at::kBFloat16, "bf16"}};
+constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {{at::kHalf, "fp16"},
+                                                              {at::kBFloat16, "bf16"}};
 
 struct Normed {
   Tensor y;                 // float64
@@ -172,12 +169,8 @@ measure::Table precision_norms(const NormOptions& options) {
                       options.width, ", largest error over root mean square"),
                   {measure::text_column("norm"), measure::text_column("in 16 bits")});
   for (const Input& input : kNormInputs) {
-    for (const auto& dtype : kDtypes) {
-      table.columns.push_back({str(dtype.name, " ", input.name),
-                               "",
-                               measure::Align::kRight,
-                               {measure::NumberFormat::Style::kScientific, 1}});
-    }
+    for (const auto& [dtype, name] : kDtypes)
+      table.columns.push_back(error_column(str(name, " ", input.name)));
   }
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(options.seed));
   const auto random = [&](at::IntArrayRef sizes) {

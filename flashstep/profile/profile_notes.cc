@@ -80,11 +80,11 @@ double silent_range_seconds() {
 }
 
 void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
-  if (c.step->timers.empty()) return;
+  if (!c.step->timers.has("total")) return;
   const double one = silent_range_seconds(),
                ranges = static_cast<double>(c.step->sums.step_ranges) /
                         static_cast<double>(c.step->sums.steps);
-  const double share = one * ranges / c.step->median_seconds(&StepTimes::total);
+  const double share = one * ranges / c.step->timers.median("total");
   constexpr double kTiny = 1e-5;
   notes.push_back(str(c.name, ": ", fixed(ranges, 0), " ranges in a step; while nobody listens ",
                       "they cost ", fixed(one * 1e9, 1), " ns each, ",

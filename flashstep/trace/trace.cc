@@ -1,7 +1,6 @@
 #include "flashstep/trace/trace.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <kineto/ActivityType.h>
