@@ -16,8 +16,6 @@
 namespace flashstep::apps {
 namespace {
 
-using tools::Account;
-
 // One for the command and all its topics.
 using OutputDirectory = std::shared_ptr<std::string>;
 
@@ -25,22 +23,22 @@ void add_out(CLI::App& command, const OutputDirectory& directory) {
   command.add_option("--out", *directory, "Also write account_TOPIC.* into this directory");
 }
 
-void print(const Account& account, const std::string& directory) {
+void print(const std::string& topic, const measure::Table& table, const std::string& directory) {
   make_output_directory(directory);
-  show(tools::account_report(account), directory, "account_" + account.name);
+  show(tools::account_report(table), directory, "account_" + topic);
   std::cout << "\n";
 }
 
 // A topic: its inputs, whose flags `add_flags` adds, live as long as the parser.
 template <typename Inputs>
 void add_topic(CLI::App& account, const OutputDirectory& directory, const char* name,
-               const char* help, Account (*calculator)(const Inputs&),
+               const char* help, measure::Table (*calculator)(const Inputs&),
                void (*add_flags)(CLI::App& topic, Inputs& inputs)) {
   CLI::App* topic = account.add_subcommand(name, help);
   add_out(*topic, directory);
   auto inputs = std::make_shared<Inputs>();
   add_flags(*topic, *inputs);
-  topic->callback([=] { print(calculator(*inputs), *directory); });
+  topic->callback([=] { print(name, calculator(*inputs), *directory); });
 }
 
 CLI::Option* option(CLI::App& topic, const char* name, auto& value, const char* help) {
@@ -178,7 +176,7 @@ void add_account(CLI::App& app) {
   add_topics(*account, directory);
   add_plan(*account, directory);
   const auto print_all = [directory] {
-    for (const Account& one : tools::all_accounts()) print(one, *directory);
+    for (const auto& [topic, table] : tools::all_accounts()) print(topic, table, *directory);
   };
   CLI::App* all = account->add_subcommand("all", "All of these but plan with the handouts' inputs");
   add_out(*all, directory);

@@ -14,6 +14,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/workload.h"
+#include "flashstep/profile/account.h"
 
 namespace flashstep::apps {
 namespace {
@@ -38,9 +39,9 @@ void run(PrecisionArguments arguments) {
     if (!tools::contains(arguments.parts, part)) continue;
     check_interrupted("interrupted; what was measured is shown");
     const auto result = [&] {
-      if (part == "accumulation") return account_report(tools::precision_accumulation());
-      if (part == "dtypes") return account_report(tools::precision_dtypes());
-      if (part == "norms") return account_report(tools::precision_norms(arguments.norm));
+      if (part == "accumulation") return tools::account_report(tools::precision_accumulation());
+      if (part == "dtypes") return tools::account_report(tools::precision_dtypes());
+      if (part == "norms") return tools::account_report(tools::precision_norms(arguments.norm));
       return tools::precision_sizes(arguments.sizes);
     }();
     show(result, arguments.directory, "precision_" + part);

@@ -1,7 +1,5 @@
 #include "flashstep/profile/account.h"
 
-#include <algorithm>
-
 #include "flashstep/bench/workload.h"
 #include "flashstep/error.h"
 #include "flashstep/profile/account_case.h"
@@ -14,15 +12,17 @@ void check_one_of(const char* what, const std::string& got,
           ", got \"", got, "\"");
 }
 
-BenchReport account_report(const Account& account) {
+BenchReport account_report(measure::Table table) {
   BenchReport report;
-  report.table = account.table;
+  report.table = std::move(table);
   return report;
 }
 
-std::vector<Account> all_accounts() {
-  return {account_step({}), account_block({}), account_attention({}), account_sharding({}),
-          account_ring({}), account_mesh({}),  account_bounds({}),    account_recompute({})};
+std::vector<NamedTable> all_accounts() {
+  return {{"step", account_step({})},           {"block", account_block({})},
+          {"attention", account_attention({})}, {"sharding", account_sharding({})},
+          {"ring", account_ring({})},           {"mesh", account_mesh({})},
+          {"bounds", account_bounds({})},       {"recompute", account_recompute({})}};
 }
 
 AccountCase account_case(const StepAccount& inputs) {

@@ -1,12 +1,12 @@
-// Calculators: what a model, a step, a way to divide the work cost. Each gives a table and how its
-// values come about; the formulas are those of the rooms' cost.h. Nothing is measured.
+// Calculators: what a model, a step, a way to divide the work cost. Each gives a table whose notes
+// derive its values, in their order: "name = formula in letters = with its numbers = value". The
+// formulas are those of the rooms' cost.h. Nothing is measured.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "flashstep/base/text.h"
 #include "flashstep/bench/benchmark.h"
 #include "flashstep/detail/model_config.h"
 #include "flashstep/measure/table.h"
@@ -14,23 +14,7 @@
 
 namespace flashstep::tools {
 
-struct Account {
-  std::string name;  // "step": of the command and the files
-  // Its notes derive the values, in their order: "name = formula in letters = with its numbers =
-  // value".
-  measure::Table table;
-
-  void add_row(std::vector<measure::Cell> cells) { table.add_row(std::move(cells)); }
-  // A sentence of these parts.
-  template <typename... Parts>
-  void derive(const Parts&... parts) {
-    table.notes.push_back(str(parts...));
-  }
-  void derive_all(const std::vector<std::string>& sentences) {
-    table.notes.insert(table.notes.end(), sentences.begin(), sentences.end());
-  }
-};
-BenchReport account_report(const Account& account);
+BenchReport account_report(measure::Table table);
 
 // Parameters, FLOPs and memory of a pass through a model.
 struct StepAccount {
@@ -42,10 +26,10 @@ struct StepAccount {
   std::string device = "cuda";         // decides what the operations of ops/ keep for backward
 };
 // UserError for a model, mode, precision, attention or device that is none.
-Account account_step(const StepAccount& inputs);
+measure::Table account_step(const StepAccount& inputs);
 
 // What one block keeps for backward, tensor by tensor.
-Account account_block(const StepAccount& inputs);
+measure::Table account_block(const StepAccount& inputs);
 
 // Memory of attention by the formula, forward and backward, beside a kernel without matrices.
 struct AttentionAccount {
@@ -56,7 +40,7 @@ struct AttentionAccount {
   std::string precision = "fp32";  // or "bf16"
   double memory_gb = 80;           // 10^9 bytes: which case is the first that does not fit
 };
-Account account_attention(const AttentionAccount& inputs);
+measure::Table account_attention(const AttentionAccount& inputs);
 
 // State and traffic of each rank: DDP, the stages of ZeRO, and whole parameters shared out.
 struct ShardingAccount {
@@ -64,7 +48,7 @@ struct ShardingAccount {
   std::vector<int64_t> ranks = {2};
   std::string sent = "fp32";  // the dtype that travels; "bf16"
 };
-Account account_sharding(const ShardingAccount& inputs);
+measure::Table account_sharding(const ShardingAccount& inputs);
 
 // All-reduce in rings, the handout's alternate algorithm among them.
 struct RingAccount {
@@ -73,7 +57,7 @@ struct RingAccount {
   double gigabytes_per_s = 450;  // NVLink 4 in one direction (NVIDIA H100 data sheet: 900 in both)
   double latency_us = 0;         // of a message besides its bytes
 };
-Account account_ring(const RingAccount& inputs);
+measure::Table account_ring(const RingAccount& inputs);
 
 // Communication accounting of a stack of feed-forward layers (2025): state, accelerators that it
 // fills, N_FSDP below a limit, the batch from which on a mesh is compute-bound.
@@ -88,7 +72,7 @@ struct MeshAccount {
   Accelerator accelerator = {.flops_per_s = 4.6e14, .bytes_per_s = 1.8e11};  // TPU v5p
   Mesh mesh = {.data = 16, .tensor = 4, .data_links = 2, .tensor_links = 1};
 };
-Account account_mesh(const MeshAccount& inputs);
+measure::Table account_mesh(const MeshAccount& inputs);
 
 // How many accelerators one feed-forward layer keeps busy under DP, FSDP, TP and FSDP + TP (2026).
 struct BoundsAccount {
@@ -98,7 +82,7 @@ struct BoundsAccount {
                              .bytes_per_s = 4.5e11};     // NVLink 4, one direction
   int64_t ranks = 8;  // for which times are given; FSDP + TP: split as evenly as divides
 };
-Account account_bounds(const BoundsAccount& inputs);
+measure::Table account_bounds(const BoundsAccount& inputs);
 
 // Schemes of recomputation in a stack of equal blocks, and the best size of a group.
 struct RecomputeAccount {
@@ -106,9 +90,9 @@ struct RecomputeAccount {
   double saved_mib = 0;     // of one block, by hand; 0: by the formula
   double boundary_mib = 0;  // of a block's input; 0: by the formula
 };
-Account account_recompute(const RecomputeAccount& inputs);
+measure::Table account_recompute(const RecomputeAccount& inputs);
 
-// Every account with its defaults, in the order above.
-std::vector<Account> all_accounts();
+// Every account with its defaults, in the order above, by the name of its topic.
+std::vector<NamedTable> all_accounts();
 
 }  // namespace flashstep::tools

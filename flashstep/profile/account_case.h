@@ -26,18 +26,23 @@ inline int64_t counted(double value, const char* what) {
   return static_cast<int64_t>(value);
 }
 
-inline Account account_of(std::string name, std::string title, std::vector<measure::Column> columns,
-                          std::vector<std::string> derivation = {}) {
-  return {std::move(name), {std::move(title), std::move(columns), {}, std::move(derivation)}};
+inline measure::Table empty_table(std::string title, std::vector<measure::Column> columns,
+                                  std::vector<std::string> notes = {}) {
+  return {std::move(title), std::move(columns), /*rows=*/{}, std::move(notes)};
 }
 
 // A line a quantity, each with its own unit.
-inline Account quantity_account(std::string name, std::string title,
-                                std::vector<std::string> derivation = {}) {
-  return account_of(
-      std::move(name), std::move(title),
+inline measure::Table quantity_table(std::string title, std::vector<std::string> notes = {}) {
+  return empty_table(
+      std::move(title),
       {measure::text_column("quantity"), significant("value", "", 5), measure::text_column("unit")},
-      std::move(derivation));
+      std::move(notes));
+}
+
+// A note that is a sentence of these parts.
+template <typename... Parts>
+void derive(measure::Table& table, const Parts&... parts) {
+  table.notes.push_back(str(parts...));
 }
 
 // UserError where it is none of them.

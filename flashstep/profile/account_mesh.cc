@@ -36,7 +36,7 @@ void check(const MeshAccount& inputs) {
 }
 
 // (a) and (b): what is stored, and between how many it must be divided.
-void account_state(const MeshAccount& inputs, Account& account) {
+void account_state(const MeshAccount& inputs, measure::Table& table) {
   const FeedForward& layer = inputs.layer;
   const double parameters = feed_forward_parameters(layer, inputs.blocks);
   const StateBytes state = state_bytes(parameters);
@@ -47,36 +47,35 @@ void account_state(const MeshAccount& inputs, Account& account) {
   const double left = inputs.limit_gb * kGB - saved / 2;
   if (left > 0) counted((state.total() + saved / 2) / left, "ranks");
   const int64_t ranks = least_ranks(state.total(), saved, inputs.limit_gb * kGB);
-  account.add_row({"parameters", counted(parameters, "parameters"), ""});
-  account.add_row({"master weights", state.parameters / kGB, "GB"});
-  account.add_row({"accumulated gradients", state.gradients / kGB, "GB"});
-  account.add_row({"AdamW's moments", state.optimizer / kGB, "GB"});
-  account.add_row({"state in all", state.total() / kGB, "GB"});
-  account.add_row({"kept for backward by a token", a_token / kMB, "MB"});
+  table.add_row({"parameters", counted(parameters, "parameters"), ""});
+  table.add_row({"master weights", state.parameters / kGB, "GB"});
+  table.add_row({"accumulated gradients", state.gradients / kGB, "GB"});
+  table.add_row({"AdamW's moments", state.optimizer / kGB, "GB"});
+  table.add_row({"state in all", state.total() / kGB, "GB"});
+  table.add_row({"kept for backward by a token", a_token / kMB, "MB"});
   if (inputs.tokens > 0) {
-    account.add_row(
+    table.add_row(
         {str("kept for backward by ", with_commas(inputs.tokens), " tokens"), saved / kGB, "GB"});
   }
-  account.add_row({str("accelerators of ", inputs.gpu_gb, " GB"), gpus, ""});
-  account.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
-                   ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
-  account.derive("parameters = blocks x m D F = ", inputs.blocks, " x ", layer.matrices, " x ",
-                 with_commas(layer.d_model), " x ", with_commas(layer.d_ff), " = ",
-                 with_commas(static_cast<int64_t>(parameters)));
-  account.derive(
-      "state = (4 + 4 + 8) bytes a parameter in float32 = ", number(state.total() / kGB, 6), " GB");
-  account.derive("kept for backward = the inputs of the matrix products, ",
-                 layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", layer.element_bytes,
-                 " bytes in each block = ", number(a_token / kMB, 5), " MB a token");
-  account.derive("accelerators = ceil((state + kept by ", with_commas(inputs.tokens), " tokens) / ",
-                 inputs.gpu_gb, " GB) = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb,
-                 ") = ", gpus);
-  account.derive("per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
-                 " GB (every second layer's activations are divided)",
-                 ranks > 0
-                     ? str(" from N = ", ranks,
-                           " on: ", number(divided_bytes(state.total(), saved, ranks) / kGB), " GB")
-                     : ": for no N, half of the activations alone is more");
+  table.add_row({str("accelerators of ", inputs.gpu_gb, " GB"), gpus, ""});
+  table.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
+                 ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
+  derive(table, "parameters = blocks x m D F = ", inputs.blocks, " x ", layer.matrices, " x ",
+         with_commas(layer.d_model), " x ", with_commas(layer.d_ff), " = ",
+         with_commas(static_cast<int64_t>(parameters)));
+  derive(table,
+         "state = (4 + 4 + 8) bytes a parameter in float32 = ", number(state.total() / kGB, 6),
+         " GB");
+  derive(table, "kept for backward = the inputs of the matrix products, ",
+         layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", layer.element_bytes,
+         " bytes in each block = ", number(a_token / kMB, 5), " MB a token");
+  derive(table, "accelerators = ceil((state + kept by ", with_commas(inputs.tokens), " tokens) / ",
+         inputs.gpu_gb, " GB) = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb, ") = ", gpus);
+  derive(table, "per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
+         " GB (every second layer's activations are divided)",
+         ranks > 0 ? str(" from N = ", ranks,
+                         " on: ", number(divided_bytes(state.total(), saved, ranks) / kGB), " GB")
+                   : ": for no N, half of the activations alone is more");
 }
 
 // A bound, or what it means that there is none.
@@ -85,21 +84,18 @@ measure::Cell bound(double value, const char* without) {
 }
 
 // (c): compute-bound on the mesh, forward.
-void account_batch(const MeshAccount& inputs, Account& account) {
+void account_batch(const MeshAccount& inputs, measure::Table& table) {
   const FeedForward& layer = inputs.layer;
   const Mesh& mesh = inputs.mesh;
   const Accelerator& accelerator = inputs.accelerator;
   const double count = static_cast<double>(mesh.data) * mesh.tensor;
   const double ratio = accelerator.flops_per_s / accelerator.bytes_per_s;
-  account.add_row({"C / W", ratio, "FLOP a byte"});
-  const struct {
-    const char* name;
-    bool at_once;
-  } kCases[] = {{"axes at once", true}, {"axes one after the other", false}};
-  for (const auto& [name, at_once] : kCases) {
+  table.add_row({"C / W", ratio, "FLOP a byte"});
+  for (const bool at_once : {true, false}) {
+    const char* name = at_once ? "axes at once" : "axes one after the other";
     const double tokens = least_tokens(layer, mesh, accelerator, at_once);
-    account.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
-    account.add_row({str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
+    table.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
+    table.add_row({str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
   }
   const double e = layer.element_bytes;
   // (N - 1) / N taken for 1, as in the least batch.
@@ -108,20 +104,19 @@ void account_batch(const MeshAccount& inputs, Account& account) {
                                    {.flops_per_s = accelerator.flops_per_s,
                                     .bytes_per_s = accelerator.bytes_per_s * mesh.tensor_links}) -
       1;
-  account.add_row({"most TP ranks", tensor_most, ""});
+  table.add_row({"most TP ranks", tensor_most, ""});
   const double at_once = least_tokens(layer, mesh, accelerator, true);
-  account.derive("forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
-                 " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
-                 ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
-                 "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1");
-  account.derive("weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e, " x ",
-                 number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(at_once, 6),
-                 " tokens, B / (X Y) = ", number(at_once / count, 5));
-  account.derive(
-      "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
-      tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches");
-  account.derive("one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y)) = ",
-                 number(least_tokens(layer, mesh, accelerator, false), 6), " tokens");
+  derive(table, "forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
+         " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
+         ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
+         "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1");
+  derive(table, "weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e, " x ",
+         number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(at_once, 6),
+         " tokens, B / (X Y) = ", number(at_once / count, 5));
+  derive(table, "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
+         tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches");
+  derive(table, "one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y)) = ",
+         number(least_tokens(layer, mesh, accelerator, false), 6), " tokens");
 }
 
 measure::Cell ms(double seconds) { return seconds * 1e3; }
@@ -143,70 +138,62 @@ Mesh best_mesh(const FeedForward& layer, double tokens, int64_t ranks) {
 
 }  // namespace
 
-Account account_mesh(const MeshAccount& inputs) {
+measure::Table account_mesh(const MeshAccount& inputs) {
   check(inputs);
-  Account account = quantity_account(
-      "mesh", str("Communication accounting: ", inputs.blocks, " feed-forward layers, D ",
-                  with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff)));
-  account_state(inputs, account);
-  account_batch(inputs, account);
-  return account;
+  measure::Table table = quantity_table(
+      str("Communication accounting: ", inputs.blocks, " feed-forward layers, D ",
+          with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff)));
+  account_state(inputs, table);
+  account_batch(inputs, table);
+  return table;
 }
 
-Account account_bounds(const BoundsAccount& inputs) {
+measure::Table account_bounds(const BoundsAccount& inputs) {
   const auto& [layer, tokens, accelerator, ranks] = inputs;
   check(layer, accelerator);
   require(tokens >= 1 && ranks >= 1 && ranks <= 1 << 20,
           "[account] expected 1 token or more and 1 to 1,048,576 ranks, got ", tokens, " and ",
           ranks);
-  Account account =
-      account_of("bounds",
-                 str("One feed-forward layer on ", with_commas(ranks), " accelerators: D ",
-                     with_commas(layer.d_model), ", F ", with_commas(layer.d_ff), ", batch of ",
-                     number(tokens, 9), " tokens"),
-                 {measure::text_column("strategy"), measure::text_column("pass"),
-                  significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
-                  significant("weights sent", "ms"), significant("activations sent", "ms"),
-                  measure::text_column("bound by"), significant("most devices", "")});
+  measure::Table table =
+      empty_table(str("One feed-forward layer on ", with_commas(ranks), " accelerators: D ",
+                      with_commas(layer.d_model), ", F ", with_commas(layer.d_ff), ", batch of ",
+                      number(tokens, 9), " tokens"),
+                  {measure::text_column("strategy"), measure::text_column("pass"),
+                   significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
+                   significant("weights sent", "ms"), significant("activations sent", "ms"),
+                   measure::text_column("bound by"), significant("most devices", "")});
+  constexpr bool kForward = true, kBackward = false;
   const auto add = [&](const std::string& strategy, const Mesh& mesh, bool forward, double most,
                        bool at_once = true) {
     const PassTimes times = (forward ? forward_times : backward_times)(inputs.layer, inputs.tokens,
                                                                        mesh, inputs.accelerator);
     const double sent =
         at_once ? std::max(times.data_s, times.tensor_s) : times.data_s + times.tensor_s;
-    account.add_row({strategy, forward ? "forward" : "backward", times.flops / 1e12,
-                     ms(times.compute_s), ms(times.data_s), ms(times.tensor_s),
-                     sent > times.compute_s ? "communication" : "compute", bound(most, "any")});
+    table.add_row({strategy, forward ? "forward" : "backward", times.flops / 1e12,
+                   ms(times.compute_s), ms(times.data_s), ms(times.tensor_s),
+                   sent > times.compute_s ? "communication" : "compute", bound(most, "any")});
   };
   const auto count = static_cast<int>(ranks);
   const double data = most_data_parallel(layer, tokens, accelerator);
-  const struct {
-    const char* name;
-    Mesh mesh;
-    double forward, backward;  // most devices
-  } kStrategies[] = {{"DP", {.data = count, .sharded = false}, INFINITY, data},
-                     {"FSDP", {.data = count}, data, data},
-                     {"TP",
-                      {.tensor = count},
-                      most_tensor_parallel_forward(layer, accelerator),
-                      most_tensor_parallel_backward(layer, accelerator)}};
-  for (const auto& strategy : kStrategies) {
-    add(strategy.name, strategy.mesh, /*forward=*/true, strategy.forward);
-    add(strategy.name, strategy.mesh, /*forward=*/false, strategy.backward);
-  }
+  const Mesh dp = {.data = count, .sharded = false}, fsdp = {.data = count}, tp = {.tensor = count};
+  add("DP", dp, kForward, INFINITY);
+  add("DP", dp, kBackward, data);
+  add("FSDP", fsdp, kForward, data);
+  add("FSDP", fsdp, kBackward, data);
+  add("TP", tp, kForward, most_tensor_parallel_forward(layer, accelerator));
+  add("TP", tp, kBackward, most_tensor_parallel_backward(layer, accelerator));
   const Mesh mesh = best_mesh(layer, tokens, ranks);
   for (const bool at_once : {true, false}) {
     add(str("FSDP ", mesh.data, " x TP ", mesh.tensor, at_once ? ", at once" : ", in turn"), mesh,
-        /*forward=*/true, most_mesh(layer, tokens, accelerator, at_once), at_once);
+        kForward, most_mesh(layer, tokens, accelerator, at_once), at_once);
   }
-  account.derive("B = ", number(tokens, 9), " tokens, D, F, m = ", layer.matrices,
-                 " matrices, e = ", layer.element_bytes,
-                 " bytes an element, C / W = ", number(accelerator.flops_per_s / 1e12),
-                 " TFLOP/s / ", number(accelerator.bytes_per_s / kGB),
-                 " GB/s = ", number(accelerator.flops_per_s / accelerator.bytes_per_s),
-                 " FLOP a byte.");
-  account.derive_all(notes("account bounds"));
-  return account;
+  derive(table, "B = ", number(tokens, 9), " tokens, D, F, m = ", layer.matrices,
+         " matrices, e = ", layer.element_bytes,
+         " bytes an element, C / W = ", number(accelerator.flops_per_s / 1e12), " TFLOP/s / ",
+         number(accelerator.bytes_per_s / kGB),
+         " GB/s = ", number(accelerator.flops_per_s / accelerator.bytes_per_s), " FLOP a byte.");
+  for (const std::string& sentence : notes("account bounds")) derive(table, sentence);
+  return table;
 }
 
 }  // namespace flashstep::tools

@@ -42,14 +42,13 @@ ZeroSizes sizes_of(const ModelConfig& model, double sent_bytes) {
 
 }  // namespace
 
-Account account_sharding(const ShardingAccount& inputs) {
+measure::Table account_sharding(const ShardingAccount& inputs) {
   check_ranks(inputs.ranks);
   check_one_of("the dtype that is sent", inputs.sent, {"fp32", "bf16"});
   const ModelConfig model = resolved(inputs.model);
   const double sent_bytes = inputs.sent == "bf16" ? 2 : 4;
   const ZeroSizes sizes = sizes_of(model, sent_bytes);
-  Account account = account_of(
-      "sharding",
+  measure::Table table = empty_table(
       str("State and traffic of one rank: ", model_name(model), ", AdamW, ", inputs.sent,
           " on the wire"),
       {measure::integer_column("ranks"), measure::text_column("strategy"),
@@ -61,9 +60,9 @@ Account account_sharding(const ShardingAccount& inputs) {
     const auto world_size = static_cast<int>(ranks);
     const double plain = zero_cost(ZeroStage::kNone, sizes, world_size).total();
     const auto add = [&](const char* name, const ZeroCost& cost) {
-      account.add_row({ranks, name, cost.parameters / kGB, cost.gradients / kGB, cost.state / kGB,
-                       cost.gathered / kGB, cost.total() / kGB, 100 * cost.total() / plain,
-                       cost.sent_bytes / kGB});
+      table.add_row({ranks, name, cost.parameters / kGB, cost.gradients / kGB, cost.state / kGB,
+                     cost.gathered / kGB, cost.total() / kGB, 100 * cost.total() / plain,
+                     cost.sent_bytes / kGB});
     };
     for (const auto& [stage, name] : kStages) {
       add(name, zero_cost(stage, sizes, world_size));
@@ -74,29 +73,30 @@ Account account_sharding(const ShardingAccount& inputs) {
       add("whole parameters", whole);
     }
   }
-  account.derive("P = ", with_commas(parameter_count(model)),
-                 " parameters: 4 P = ", number(sizes.parameter_bytes / kGB),
-                 " GB of parameters, as much of gradients, 8 P = ", number(sizes.state_bytes / kGB),
-                 " GB of AdamW's moments; one copy in flight has ",
-                 number(sizes.sent_parameter_bytes / kGB), " GB.");
-  account.derive_all(notes("account sharding"));
-  return account;
+  derive(table, "P = ", with_commas(parameter_count(model)),
+         " parameters: 4 P = ", number(sizes.parameter_bytes / kGB),
+         " GB of parameters, as much of gradients, 8 P = ", number(sizes.state_bytes / kGB),
+         " GB of AdamW's moments; one copy in flight has ",
+         number(sizes.sent_parameter_bytes / kGB), " GB.");
+  for (const std::string& sentence : notes("account sharding")) derive(table, sentence);
+  return table;
 }
 
-Account account_ring(const RingAccount& inputs) {
+measure::Table account_ring(const RingAccount& inputs) {
   check_ranks(inputs.ranks);
   require(inputs.gigabytes_per_s > 0 && inputs.latency_us >= 0,
           "[account] expected a link of more than 0 GB/s and a latency from 0 us on, got ",
           inputs.gigabytes_per_s, " and ", inputs.latency_us);
   const Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
                   .latency_s = inputs.latency_us * 1e-6};
-  Account account = account_of("ring",
-                               str("All-reduce over links of ", inputs.gigabytes_per_s,
-                                   " GB/s, latency ", inputs.latency_us, " us"),
-                               {measure::integer_column("ranks"), significant("size", "MB"),
-                                measure::text_column("algorithm"), measure::integer_column("steps"),
-                                significant("sent", "MB"), significant("time", "ms"),
-                                measure::number_column("x ring", "", 2)});
+  measure::Table table =
+      empty_table(str("All-reduce over links of ", inputs.gigabytes_per_s, " GB/s, latency ",
+                      inputs.latency_us, " us"),
+                  {measure::integer_column("ranks"), significant("size", "MB"),
+                   measure::text_column("algorithm"), measure::integer_column("steps"),
+                   significant("sent", "MB"), significant("time", "ms"),
+                   measure::number_column("x ring", "", 2)},
+                  notes("account ring"));
   for (const int64_t ranks : inputs.ranks) {
     for (const double megabytes : inputs.megabytes) {
       require(megabytes > 0, "[account] expected sizes above 0 MB, got ", megabytes);
@@ -106,20 +106,18 @@ Account account_ring(const RingAccount& inputs) {
       const double ring = cost_of(AllReduce::kRing).seconds;
       for (const auto& [algorithm, name] : kAllReduces) {
         const AllReduceCost cost = cost_of(algorithm);
-        account.add_row({ranks, megabytes, name, static_cast<int64_t>(cost.steps),
-                         cost.sent_bytes / kMB, cost.seconds * 1e3,
-                         ring > 0 ? measure::Cell(cost.seconds / ring) : measure::Cell()});
+        table.add_row({ranks, megabytes, name, static_cast<int64_t>(cost.steps),
+                       cost.sent_bytes / kMB, cost.seconds * 1e3,
+                       ring > 0 ? measure::Cell(cost.seconds / ring) : measure::Cell()});
       }
     }
   }
-  account.derive_all(notes("account ring"));
   for (const int64_t ranks : inputs.ranks) {
     const double limit = whole_tensors_limit_bytes(static_cast<int>(ranks), link);
-    account.derive(
-        "N = ", ranks, ": whole tensors beat the ring below S = o W N / (N - 2) = ",
-        ranks <= 2 ? "infinity (as many bytes, half the steps)" : number(limit / kMB) + " MB");
+    derive(table, "N = ", ranks, ": whole tensors beat the ring below S = o W N / (N - 2) = ",
+           ranks <= 2 ? "infinity (as many bytes, half the steps)" : number(limit / kMB) + " MB");
   }
-  return account;
+  return table;
 }
 
 }  // namespace flashstep::tools

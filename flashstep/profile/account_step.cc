@@ -20,21 +20,21 @@ double sum(const std::vector<SavedTensor>& tensors) {
                          [](double bytes, const SavedTensor& t) { return bytes + t.bytes; });
 }
 
-void add_parameters(const AccountCase& c, Account& account) {
+void add_parameters(const AccountCase& c, measure::Table& table) {
   const ParameterCounts counts = parameter_counts(c.model);
   const ModelConfig& m = c.model;
-  account.add_row({"parameters", counts.total(), ""});
-  account.add_row({"  embedding and head", counts.embedding + counts.head, ""});
-  account.add_row({"  attention", counts.attention, ""});
-  account.add_row({"  feed-forward", counts.feed_forward, ""});
-  account.add_row({"  norms", counts.norms, ""});
-  account.derive("parameters = 2 V C + L (4 C^2 + 3 C F + 2 C) + C = ",
-                 with_commas(2 * m.vocab_size * m.d_model), " + ", m.num_layers, " x ",
-                 with_commas(block_parameter_count(m)), " + ", with_commas(m.d_model), " = ",
-                 with_commas(counts.total()));
+  table.add_row({"parameters", counts.total(), ""});
+  table.add_row({"  embedding and head", counts.embedding + counts.head, ""});
+  table.add_row({"  attention", counts.attention, ""});
+  table.add_row({"  feed-forward", counts.feed_forward, ""});
+  table.add_row({"  norms", counts.norms, ""});
+  derive(table, "parameters = 2 V C + L (4 C^2 + 3 C F + 2 C) + C = ",
+         with_commas(2 * m.vocab_size * m.d_model), " + ", m.num_layers, " x ",
+         with_commas(block_parameter_count(m)), " + ", with_commas(m.d_model), " = ",
+         with_commas(counts.total()));
 }
 
-void add_flops(const AccountCase& c, Account& account) {
+void add_flops(const AccountCase& c, measure::Table& table) {
   const auto rows = static_cast<double>(c.shape.batch_size);
   const ForwardFlops one = forward_flops(c.model, c.shape.seq_len);
   const double forward = rows * one.total();
@@ -45,74 +45,70 @@ void add_flops(const AccountCase& c, Account& account) {
                                                        {"  head", rows * one.head}};
   if (c.backward)
     parts.insert(parts.end(), {{"FLOPs backward", step - forward}, {"FLOPs in all", step}});
-  for (const auto& [name, flops] : parts) account.add_row({name, flops / 1e12, "TFLOP"});
+  for (const auto& [name, flops] : parts) table.add_row({name, flops / 1e12, "TFLOP"});
   const auto tokens = rows * static_cast<double>(c.shape.seq_len);
-  account.add_row({"FLOPs a token", (c.backward ? step : forward) / tokens / 1e9, "GFLOP"});
-  account.derive(
-      "FLOPs forward = 2 T L (4 C^2 + 3 C F) + 4 B L C N (N + 1) / 2 + 2 T C V = ",
-      number(rows * one.linear / 1e12), " + ", number(rows * one.attention / 1e12), " + ",
-      number(rows * one.head / 1e12), " = ", number(forward / 1e12),
-      " TFLOP: two for each multiplication and addition of the matrix products; attention "
-      "takes the N (N + 1) / 2 pairs that the mask leaves");
+  table.add_row({"FLOPs a token", (c.backward ? step : forward) / tokens / 1e9, "GFLOP"});
+  derive(table, "FLOPs forward = 2 T L (4 C^2 + 3 C F) + 4 B L C N (N + 1) / 2 + 2 T C V = ",
+         number(rows * one.linear / 1e12), " + ", number(rows * one.attention / 1e12), " + ",
+         number(rows * one.head / 1e12), " = ", number(forward / 1e12),
+         " TFLOP: two for each multiplication and addition of the matrix products; attention "
+         "takes the N (N + 1) / 2 pairs that the mask leaves");
   if (c.backward) {
-    account.derive(
-        "FLOPs backward = 2 x forward (a product for the input's gradient, one for the "
-        "weight's) = ",
-        number((step - forward) / 1e12), " TFLOP");
+    derive(table,
+           "FLOPs backward = 2 x forward (a product for the input's gradient, one for the "
+           "weight's) = ",
+           number((step - forward) / 1e12), " TFLOP");
   }
 }
 
-void add_state(const AccountCase& c, Account& account) {
+void add_state(const AccountCase& c, measure::Table& table) {
   const auto parameters = static_cast<double>(parameter_count(c.model));
   const StateBytes state = state_bytes(parameters);
-  account.add_row({"memory: parameters", state.parameters / kGiB, "GiB"});
-  if (c.backward) account.add_row({"memory: gradients", state.gradients / kGiB, "GiB"});
+  table.add_row({"memory: parameters", state.parameters / kGiB, "GiB"});
+  if (c.backward) table.add_row({"memory: gradients", state.gradients / kGiB, "GiB"});
   if (c.update) {
-    account.add_row({"memory: AdamW's moments", state.optimizer / kGiB, "GiB"});
-    account.add_row({"update: least memory traffic", update_traffic_bytes(parameters) / kGB, "GB"});
-    account.derive("state = (4 + 4 + 8) bytes a parameter (float32, gradient, two moments) = ",
-                   number(state.total() / kGiB),
-                   " GiB; an update reads all four numbers and writes three: ",
-                   number(update_traffic_bytes(parameters) / kGB), " GB");
+    table.add_row({"memory: AdamW's moments", state.optimizer / kGiB, "GiB"});
+    table.add_row({"update: least memory traffic", update_traffic_bytes(parameters) / kGB, "GB"});
+    derive(table, "state = (4 + 4 + 8) bytes a parameter (float32, gradient, two moments) = ",
+           number(state.total() / kGiB),
+           " GiB; an update reads all four numbers and writes three: ",
+           number(update_traffic_bytes(parameters) / kGB), " GB");
   }
 }
 
-void add_activations(const AccountCase& c, Account& account) {
+void add_activations(const AccountCase& c, measure::Table& table) {
   const double stream = residual_stream_bytes(c.model, c.shape);
-  account.add_row({"one tensor of the residual stream", stream / kMiB, "MiB"});
-  account.derive("residual stream = 4 bytes x B N C = 4 x ", with_commas(c.shape.batch_size), " x ",
-                 with_commas(c.shape.seq_len), " x ", with_commas(c.model.d_model), " = ",
-                 number(stream / kMiB), " MiB");
+  table.add_row({"one tensor of the residual stream", stream / kMiB, "MiB"});
+  derive(table, "residual stream = 4 bytes x B N C = 4 x ", with_commas(c.shape.batch_size), " x ",
+         with_commas(c.shape.seq_len), " x ", with_commas(c.model.d_model), " = ",
+         number(stream / kMiB), " MiB");
   const StateBytes state = state_bytes(static_cast<double>(parameter_count(c.model)));
   if (!c.backward) {
     const double temporaries = forward_temporaries_bytes(c.model, c.shape);
-    account.add_row({"memory: temporaries, at least", temporaries / kGiB, "GiB"});
-    account.add_row({"memory: peak, at least", (state.parameters + temporaries) / kGiB, "GiB"});
-    account.derive(
-        "peak = parameters + the largest temporaries of one operation after the other = ",
-        number(state.parameters / kGiB), " + ", number(temporaries / kGiB), " GiB");
+    table.add_row({"memory: temporaries, at least", temporaries / kGiB, "GiB"});
+    table.add_row({"memory: peak, at least", (state.parameters + temporaries) / kGiB, "GiB"});
+    derive(table, "peak = parameters + the largest temporaries of one operation after the other = ",
+           number(state.parameters / kGiB), " + ", number(temporaries / kGiB), " GiB");
     return;
   }
   const double block = block_saved_bytes(c.model, c.shape);
   const double around = sum(head_saved_tensors(c.model, c.shape));
   const double kept = static_cast<double>(c.model.num_layers) * block + around;
-  account.add_row({"kept for backward by one block", block / kMiB, "MiB"});
-  account.add_row({"kept for backward in all", kept / kGiB, "GiB"});
+  table.add_row({"kept for backward by one block", block / kMiB, "MiB"});
+  table.add_row({"kept for backward in all", kept / kGiB, "GiB"});
   const double lasting = state.parameters + (c.update ? state.optimizer : 0);
   const double after_forward = lasting + kept, after_backward = lasting + state.gradients;
-  account.add_row({"memory after forward, at least", after_forward / kGiB, "GiB"});
-  account.add_row({"memory after backward, at least", after_backward / kGiB, "GiB"});
-  account.add_row(
-      {"memory: peak, at least", std::max(after_forward, after_backward) / kGiB, "GiB"});
-  account.derive("kept = L x one block + the head's = ", c.model.num_layers, " x ",
-                 number(block / kMiB), " + ", number(around / kMiB), " MiB = ", number(kept / kGiB),
-                 " GiB (account block lists one block's tensors)");
-  account.derive(
-      "peak = ", c.update ? "parameters + moments" : "parameters",
-      " + max(kept, gradients): gradients come as fast as activations go, block by block, so "
-      "that the peak is at one end of backward = ",
-      number(lasting / kGiB), " + max(", number(kept / kGiB), ", ", number(state.gradients / kGiB),
-      ") GiB, temporaries left out");
+  table.add_row({"memory after forward, at least", after_forward / kGiB, "GiB"});
+  table.add_row({"memory after backward, at least", after_backward / kGiB, "GiB"});
+  table.add_row({"memory: peak, at least", std::max(after_forward, after_backward) / kGiB, "GiB"});
+  derive(table, "kept = L x one block + the head's = ", c.model.num_layers, " x ",
+         number(block / kMiB), " + ", number(around / kMiB), " MiB = ", number(kept / kGiB),
+         " GiB (account block lists one block's tensors)");
+  derive(table, "peak = ", c.update ? "parameters + moments" : "parameters",
+         " + max(kept, gradients): gradients come as fast as activations go, block by block, so "
+         "that the peak is at one end of backward = ",
+         number(lasting / kGiB), " + max(", number(kept / kGiB), ", ",
+         number(state.gradients / kGiB), ") GiB, temporaries left out");
 }
 
 // Account of attention's memory by the formula.
@@ -135,23 +131,22 @@ Memory memory_of(const AttentionSize& size, int64_t element_bytes) {
   return memory;
 }
 
-void derive(const AttentionSize& size, const Memory& memory, int64_t element_bytes, bool fits,
-            Account& account) {
-  account.derive(fits ? "Largest case" : "First case that does not fit", ", N ",
-                 with_commas(size.n), ", D ", size.head_dim, ": one matrix = B H N^2 x ",
-                 element_bytes, " bytes = ", size.batches, " x ", size.heads, " x ",
-                 with_commas(size.n), "^2 x ", element_bytes, " = ", number(memory.matrix / kGiB),
-                 " GiB");
-  account.derive("kept for backward = q, k, v, output + ",
-                 size.causal ? "weights before and after the mask's zeros" : "the weights", " = ",
-                 number(memory.tensors / 2 / kGiB), " + ", number(memory.matrices.kept / kGiB),
-                 " GiB");
-  account.derive(
-      "peak in backward = those and their four gradients + weights, their gradient and that of "
-      "the scores (3 matrices) = ",
-      number(memory.tensors / kGiB), " + ", number(memory.matrices.backward_peak / kGiB), " = ",
-      number(memory.peak / kGiB), " GiB");
-  account.derive(
+void derive_attention(const AttentionSize& size, const Memory& memory, int64_t element_bytes,
+                      bool fits, measure::Table& table) {
+  derive(table, fits ? "Largest case" : "First case that does not fit", ", N ", with_commas(size.n),
+         ", D ", size.head_dim, ": one matrix = B H N^2 x ", element_bytes,
+         " bytes = ", size.batches, " x ", size.heads, " x ", with_commas(size.n), "^2 x ",
+         element_bytes, " = ", number(memory.matrix / kGiB), " GiB");
+  derive(table, "kept for backward = q, k, v, output + ",
+         size.causal ? "weights before and after the mask's zeros" : "the weights", " = ",
+         number(memory.tensors / 2 / kGiB), " + ", number(memory.matrices.kept / kGiB), " GiB");
+  derive(table,
+         "peak in backward = those and their four gradients + weights, their gradient and that of "
+         "the scores (3 matrices) = ",
+         number(memory.tensors / kGiB), " + ", number(memory.matrices.backward_peak / kGiB), " = ",
+         number(memory.peak / kGiB), " GiB");
+  derive(
+      table,
       "Doubling N multiplies the matrices by four and everything else by two. A kernel that goes "
       "through the keys in tiles keeps a logsumexp a row (4 bytes) and computes the weights anew "
       "in backward: no N^2 is left.");
@@ -190,51 +185,49 @@ std::vector<int64_t> shown_group_sizes(int64_t blocks, int64_t best) {
 
 }  // namespace
 
-Account account_step(const StepAccount& inputs) {
+measure::Table account_step(const StepAccount& inputs) {
   const AccountCase c = account_case(inputs);
-  Account account = quantity_account(
-      "step", str("Account of one pass (", inputs.mode, "): ", case_name(inputs, c)),
-      {letters_of(c)});
-  add_parameters(c, account);
-  add_flops(c, account);
-  add_state(c, account);
-  add_activations(c, account);
-  return account;
+  measure::Table table = quantity_table(
+      str("Account of one pass (", inputs.mode, "): ", case_name(inputs, c)), {letters_of(c)});
+  add_parameters(c, table);
+  add_flops(c, table);
+  add_state(c, table);
+  add_activations(c, table);
+  return table;
 }
 
-Account account_block(const StepAccount& inputs) {
+measure::Table account_block(const StepAccount& inputs) {
   const AccountCase c = account_case(inputs);
   const auto tensors = block_saved_tensors(c.model, c.shape);
   const double all = sum(tensors);
-  Account account =
-      account_of("block", str("What one block keeps for backward: ", case_name(inputs, c)),
-                 {measure::text_column("tensor"), measure::number_column("size", "MiB", 2),
-                  measure::number_column("share", "%", 1)},
-                 {letters_of(c)});
+  measure::Table table =
+      empty_table(str("What one block keeps for backward: ", case_name(inputs, c)),
+                  {measure::text_column("tensor"), measure::number_column("size", "MiB", 2),
+                   measure::number_column("share", "%", 1)},
+                  {letters_of(c)});
   for (const SavedTensor& tensor : tensors) {
-    account.add_row({tensor.name, tensor.bytes / kMiB, 100 * tensor.bytes / all});
+    table.add_row({tensor.name, tensor.bytes / kMiB, 100 * tensor.bytes / all});
   }
-  account.add_row({"in all", all / kMiB, 100.0});
+  table.add_row({"in all", all / kMiB, 100.0});
   const double gradients = 4 * static_cast<double>(block_parameter_count(c.model));
-  account.add_row({"beside it: gradients of its weights", gradients / kMiB, measure::Cell()});
-  account.derive(
-      "(B, N, C) in float32 is 4 T C = ", number(residual_stream_bytes(c.model, c.shape) / kMiB),
-      " MiB, (B, N, F) is F / C times that; in bf16 what a matrix product reads has 2 bytes, "
-      "the residual stream 4");
-  account.derive("gradients = 4 (4 C^2 + 3 C F + 2 C) = ", number(gradients / kMiB), " MiB");
+  table.add_row({"beside it: gradients of its weights", gradients / kMiB, measure::Cell()});
+  derive(table,
+         "(B, N, C) in float32 is 4 T C = ", number(residual_stream_bytes(c.model, c.shape) / kMiB),
+         " MiB, (B, N, F) is F / C times that; in bf16 what a matrix product reads has 2 bytes, "
+         "the residual stream 4");
+  derive(table, "gradients = 4 (4 C^2 + 3 C F + 2 C) = ", number(gradients / kMiB), " MiB");
   if (c.shape.on_gpu && c.shape.bf16) {
-    account.derive(
-        "On a GPU the gated values are made again in backward, and copies of weights stay from "
-        "step to step.");
+    derive(table,
+           "On a GPU the gated values are made again in backward, and copies of weights stay from "
+           "step to step.");
   }
-  return account;
+  return table;
 }
 
-Account account_attention(const AttentionAccount& inputs) {
+measure::Table account_attention(const AttentionAccount& inputs) {
   check(inputs);
   const int64_t element_bytes = inputs.precision == "bf16" ? 2 : 4;
-  Account account = account_of(
-      "attention",
+  measure::Table table = empty_table(
       str("Memory of attention by the formula: batch ", with_commas(inputs.batch_size), ", heads ",
           with_commas(inputs.heads), ", ", inputs.precision, inputs.causal ? ", causal" : ""),
       {measure::integer_column("N"), measure::integer_column("D"), significant("one matrix", "MiB"),
@@ -256,16 +249,16 @@ Account account_attention(const AttentionAccount& inputs) {
       const bool fits = memory.peak <= inputs.memory_gb * kGB;
       if (all_fit) told = {size, memory};
       all_fit = all_fit && fits;
-      account.add_row({n, head_dim, memory.matrix / kMiB, memory.before_backward / kMiB,
-                       memory.peak / kMiB, fits ? "yes" : "no", memory.kernel_peak / kMiB,
-                       memory.peak / memory.kernel_peak});
+      table.add_row({n, head_dim, memory.matrix / kMiB, memory.before_backward / kMiB,
+                     memory.peak / kMiB, fits ? "yes" : "no", memory.kernel_peak / kMiB,
+                     memory.peak / memory.kernel_peak});
     }
   }
-  derive(told->first, told->second, element_bytes, all_fit, account);
-  return account;
+  derive_attention(told->first, told->second, element_bytes, all_fit, table);
+  return table;
 }
 
-Account account_recompute(const RecomputeAccount& inputs) {
+measure::Table account_recompute(const RecomputeAccount& inputs) {
   const AccountCase c = account_case(inputs.step);
   require(inputs.saved_mib >= 0 && inputs.boundary_mib >= 0,
           "[account] expected sizes of 0 MiB or more, got ", inputs.saved_mib, " and ",
@@ -276,18 +269,18 @@ Account account_recompute(const RecomputeAccount& inputs) {
                                                : residual_stream_bytes(c.model, c.shape),
                          .saved_bytes = inputs.saved_mib > 0 ? inputs.saved_mib * kMiB
                                                              : block_saved_bytes(c.model, c.shape)};
-  Account account =
-      account_of("recompute", str("Recomputation of activations: ", case_name(inputs.step, c)),
-                 {measure::text_column("scheme"), measure::integer_column("inputs kept"),
-                  measure::integer_column("blocks kept"), measure::number_column("peak", "GiB", 2),
-                  measure::integer_column("block passes"), measure::number_column("step", "x", 2)},
-                 {letters_of(c)});
+  measure::Table table =
+      empty_table(str("Recomputation of activations: ", case_name(inputs.step, c)),
+                  {measure::text_column("scheme"), measure::integer_column("inputs kept"),
+                   measure::integer_column("blocks kept"), measure::number_column("peak", "GiB", 2),
+                   measure::integer_column("block passes"), measure::number_column("step", "x", 2)},
+                  {letters_of(c)});
   const auto n = static_cast<double>(stack.blocks);
   const auto add = [&](const std::string& name, const RecomputeCost& cost) {
-    account.add_row({name, static_cast<int64_t>(cost.boundaries),
-                     static_cast<int64_t>(cost.saved_blocks), cost.peak_bytes / kGiB,
-                     static_cast<int64_t>(cost.block_forwards),
-                     (cost.block_forwards + 2 * n) / (3 * n)});
+    table.add_row({name, static_cast<int64_t>(cost.boundaries),
+                   static_cast<int64_t>(cost.saved_blocks), cost.peak_bytes / kGiB,
+                   static_cast<int64_t>(cost.block_forwards),
+                   (cost.block_forwards + 2 * n) / (3 * n)});
   };
   add("keep everything", keep_everything(stack));
   const int64_t best = best_group_size(stack);
@@ -304,21 +297,21 @@ Account account_recompute(const RecomputeAccount& inputs) {
   }
   add("from the start each time", recompute_from_start(stack));
   const std::string a = number(stack.boundary_bytes / kMiB), r = number(stack.saved_bytes / kMiB);
-  account.derive("A = ", a, " MiB is a block's input, R = ", r,
-                 " MiB all that a block keeps, its input included; n = ", stack.blocks, " blocks.");
-  account.derive(
-      "groups of k: peak = (ceil(n / k) - 1) A + k R, smallest near k = sqrt(n A / R) = ",
-      number(std::sqrt(n * stack.boundary_bytes / stack.saved_bytes)), ", so k = ", best,
-      "; passes = 2 n");
-  account.derive(
-      "halves of halves: peak = ceil(log2 n) A + R = O(log n), passes = n (1 + log2 n) = ",
-      with_commas(static_cast<int64_t>(halves.block_forwards)));
-  account.derive("from the start each time: peak = A + R = O(1), passes = n (n + 1) / 2 = ",
-                 with_commas(stack.blocks * (stack.blocks + 1) / 2),
-                 " = O(n^2): the least memory, whatever it costs");
-  account.derive(
+  derive(table, "A = ", a, " MiB is a block's input, R = ", r,
+         " MiB all that a block keeps, its input included; n = ", stack.blocks, " blocks.");
+  derive(table, "groups of k: peak = (ceil(n / k) - 1) A + k R, smallest near k = sqrt(n A / R) = ",
+         number(std::sqrt(n * stack.boundary_bytes / stack.saved_bytes)), ", so k = ", best,
+         "; passes = 2 n");
+  derive(table,
+         "halves of halves: peak = ceil(log2 n) A + R = O(log n), passes = n (1 + log2 n) = ",
+         with_commas(static_cast<int64_t>(halves.block_forwards)));
+  derive(table, "from the start each time: peak = A + R = O(1), passes = n (n + 1) / 2 = ",
+         with_commas(stack.blocks * (stack.blocks + 1) / 2),
+         " = O(n^2): the least memory, whatever it costs");
+  derive(
+      table,
       "step: passes forward and two for backward, over the three of a step that keeps everything");
-  return account;
+  return table;
 }
 
 }  // namespace flashstep::tools

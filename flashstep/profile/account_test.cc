@@ -22,17 +22,18 @@
 namespace flashstep::tools {
 namespace {
 
-double entry(const Account& account, const std::vector<measure::Cell>& row, const char* column) {
-  return number_of(cell_behind(account.table, row, column));
+double entry(const measure::Table& account, const std::vector<measure::Cell>& row,
+             const char* column) {
+  return number_of(cell_behind(account, row, column));
 }
 
-double value(const Account& account, const std::string& quantity) {
+double value(const measure::Table& account, const std::string& quantity) {
   return entry(account, {quantity}, "value");
 }
 
 // 16 P = 31.97 GB; 4 rows of 512 tokens in width 1600: 13,107,200 bytes.
 TEST(Account, OfAStep) {
-  const Account account = account_step({});
+  const measure::Table account = account_step({});
   EXPECT_EQ(value(account, "parameters"), 1'998'235'200);
   EXPECT_EQ(value(account, "one tensor of the residual stream"), 12.5);
   const double gib = 1073741824.0, p = 1'998'235'200.0;
@@ -40,8 +41,8 @@ TEST(Account, OfAStep) {
   EXPECT_DOUBLE_EQ(value(account, "memory: AdamW's moments"), 8 * p / gib);
   EXPECT_DOUBLE_EQ(value(account, "update: least memory traffic"), 28 * p / 1e9);
   EXPECT_DOUBLE_EQ(value(account, "FLOPs in all"), 3 * value(account, "FLOPs forward"));
-  EXPECT_TRUE(some_line_has(account.table.notes, {"= 1,998,235,200"}));
-  EXPECT_TRUE(some_line_has(account.table.notes, {"= 12.50 MiB"}));
+  EXPECT_TRUE(some_line_has(account.notes, {"= 1,998,235,200"}));
+  EXPECT_TRUE(some_line_has(account.notes, {"= 12.50 MiB"}));
   // Backward ends with the gradients, or begins with what forward kept: the larger is the peak.
   EXPECT_EQ(value(account, "memory: peak, at least"),
             std::max(value(account, "memory after forward, at least"),
@@ -49,16 +50,16 @@ TEST(Account, OfAStep) {
 }
 
 TEST(Account, OfAForwardPassHasNoGradients) {
-  const Account account = account_step({.mode = "forward"});
-  for (const auto& row : account.table.rows) EXPECT_NE(row[0], measure::Cell("memory: gradients"));
+  const measure::Table account = account_step({.mode = "forward"});
+  for (const auto& row : account.rows) EXPECT_NE(row[0], measure::Cell("memory: gradients"));
   EXPECT_GT(value(account, "memory: peak, at least"), value(account, "memory: parameters"));
 }
 
 TEST(Account, OfABlockAddsUp) {
   for (const char* precision : {"fp32", "bf16"}) {
-    const Account account = account_block({.precision = precision, .attention = "naive"});
+    const measure::Table account = account_block({.precision = precision, .attention = "naive"});
     double sum = 0, all = 0;
-    for (const auto& row : account.table.rows) {
+    for (const auto& row : account.rows) {
       if (row[0] == measure::Cell("in all")) all = number_of(row[1]);
       if (all == 0) sum += number_of(row[1]);
     }
@@ -69,7 +70,7 @@ TEST(Account, OfABlockAddsUp) {
 
 // Batch 8, N 16384: a matrix has 8 GiB; the eight tensors of D 128 have 64 MiB each.
 TEST(Account, OfAttentionByTheFormula) {
-  const Account account = account_attention({.memory_gb = 20});
+  const measure::Table account = account_attention({.memory_gb = 20});
   const std::vector<measure::Cell> last = {16384, 128};
   EXPECT_EQ(entry(account, last, "one matrix"), 8192);
   EXPECT_EQ(entry(account, last, "before backward"), 4 * 64 + 8192);
@@ -77,17 +78,17 @@ TEST(Account, OfAttentionByTheFormula) {
   EXPECT_EQ(entry(account, last, "kernel's peak"),
             8 * 64 + 0.5);  // 4 x 131,072 bytes
   // The first that does not fit in 20 GB has 3 x 8 GiB; 3 x 2 GiB fit.
-  EXPECT_EQ(cell_behind(account.table, {8192, 128}, "fits in 20 GB"), measure::Cell("yes"));
-  EXPECT_EQ(cell_behind(account.table, {16384, 16}, "fits in 20 GB"), measure::Cell("no"));
-  EXPECT_TRUE(some_line_has({account.table.notes.front()},
-                            {"First case that does not fit, N 16,384, D 16"}));
-  EXPECT_TRUE(some_line_has({account_attention({}).table.notes.front()},
-                            {"Largest case, N 16,384, D 128"}));
+  EXPECT_EQ(cell_behind(account, {8192, 128}, "fits in 20 GB"), measure::Cell("yes"));
+  EXPECT_EQ(cell_behind(account, {16384, 16}, "fits in 20 GB"), measure::Cell("no"));
+  EXPECT_TRUE(
+      some_line_has({account.notes.front()}, {"First case that does not fit, N 16,384, D 16"}));
+  EXPECT_TRUE(
+      some_line_has({account_attention({}).notes.front()}, {"Largest case, N 16,384, D 128"}));
 }
 
 // P = 1.998 G parameters on two ranks: 16 P, 12 P, 10 P and 8 P and two layers.
 TEST(Account, OfSharding) {
-  const Account account = account_sharding({});
+  const measure::Table account = account_sharding({});
   const double p = 1.9982352;
   const auto all = [&](const char* name) { return entry(account, {2, name}, "in all"); };
   const auto sent = [&](const char* name) { return entry(account, {2, name}, "sent a step"); };
@@ -104,17 +105,17 @@ TEST(Account, OfSharding) {
 
 // 1 GB among 6 at 450 GB/s: 2 x 5 / 6 / 450 s in the ring, 5 / 450 s for whole tensors.
 TEST(Account, OfRings) {
-  const Account account = account_ring({});
+  const measure::Table account = account_ring({});
   EXPECT_NEAR(entry(account, {6, 1000.0, "ring"}, "time"), 3.7037, 1e-4);
   const std::vector<measure::Cell> whole = {6, 1000.0, "whole tensors (alternate)"};
   EXPECT_NEAR(entry(account, whole, "time"), 11.1111, 1e-4);
   EXPECT_NEAR(entry(account, whole, "x ring"), 3, 1e-12);  // N / 2
-  EXPECT_EQ(account.table.rows.size(), 3u * 4 * 4);
+  EXPECT_EQ(account.rows.size(), 3u * 4 * 4);
 }
 
 // Two ranks have one link between them, more have a link each way round.
 TEST(Account, OfRingsBothWays) {
-  const Account account = account_ring({});
+  const measure::Table account = account_ring({});
   EXPECT_EQ(entry(account, {2, 1000.0, "ring both ways"}, "x ring"), 1);
   EXPECT_EQ(entry(account, {4, 1000.0, "ring both ways"}, "x ring"), 0.5);
 }
@@ -123,7 +124,7 @@ TEST(Account, OfRingsBothWays) {
 // x 2 bytes = 17.547 MB, 320 keep 5.615 GB: together 3,523.19 GB = 44.04 H100s. Divided, with half
 // of what is kept on every device: (3517.578 + 2.808) / N < 92.192.
 TEST(Account, OfTheHandoutsMesh) {
-  const Account account = account_mesh({});
+  const measure::Table account = account_mesh({});
   EXPECT_EQ(value(account, "parameters"), 219'848'638'464);
   EXPECT_NEAR(value(account, "state in all"), 3517.578215, 1e-6);
   EXPECT_NEAR(value(account, "kept for backward by a token"), 17.547264, 1e-9);
@@ -133,28 +134,27 @@ TEST(Account, OfTheHandoutsMesh) {
   EXPECT_NEAR(value(account, "least batch, axes at once"), 20444.44, 0.01);
   EXPECT_NEAR(value(account, "least batch a device, axes at once"), 319.44, 0.01);
   EXPECT_NEAR(value(account, "least batch a device, axes one after the other"), 395.34, 0.01);
-  EXPECT_TRUE(some_line_has(account.table.notes, {"= 219,848,638,464"}));
+  EXPECT_TRUE(some_line_has(account.notes, {"= 219,848,638,464"}));
   // The state alone is 43.97 H100s, and 3517.578 / N < 95.
-  const Account state = account_mesh({.tokens = 0});
+  const measure::Table state = account_mesh({.tokens = 0});
   EXPECT_EQ(value(state, "accelerators of 80 GB"), 44);
   EXPECT_EQ(value(state, "N_FSDP for less than 95 GB"), 38);
-  EXPECT_EQ(state.table.rows.size() + 1, account.table.rows.size()) << "nothing of 0 tokens";
+  EXPECT_EQ(state.rows.size() + 1, account.rows.size()) << "nothing of 0 tokens";
   // 1,000 tokens keep 17.547 GB, half of it on every device: (3517.578 + 8.774) / N < 86.226.
   EXPECT_EQ(value(account_mesh({.tokens = 1000}), "N_FSDP for less than 95 GB"), 41);
-  EXPECT_EQ(
-      cell_behind(account_mesh({.tokens = 20000}).table, {"N_FSDP for less than 95 GB"}, "value"),
-      measure::Cell("none"));
+  EXPECT_EQ(cell_behind(account_mesh({.tokens = 20000}), {"N_FSDP for less than 95 GB"}, "value"),
+            measure::Cell("none"));
 }
 
 TEST(Account, OfAMeshThatNoBatchKeepsBusy) {
-  const Account account = account_mesh({.mesh = {.data = 2, .tensor = 32}});  // 20.8 are most
-  EXPECT_EQ(cell_behind(account.table, {"least batch, axes at once"}, "value"),
-            measure::Cell("none"));
+  const measure::Table account =
+      account_mesh({.mesh = {.data = 2, .tensor = 32}});  // 20.8 are most
+  EXPECT_EQ(cell_behind(account, {"least batch, axes at once"}, "value"), measure::Cell("none"));
 }
 
 // C / W = 2197.78: 1 + 65536 / 2197.78; 1 + 1.5 x 11008 / 2197.78; 1.5 x 65536 x 11008 / 2197.78^2.
 TEST(Account, OfTheHandoutsBounds) {
-  const Account account = account_bounds({});
+  const measure::Table account = account_bounds({});
   const auto most = [&](const char* strategy, const char* pass) {
     return entry(account, {strategy, pass}, "most devices");
   };
@@ -170,7 +170,7 @@ TEST(Account, OfTheHandoutsBounds) {
 
 // (4, 2048, 2560) in float32 has 80 MiB.
 TEST(Account, OfRecomputation) {
-  const Account account = account_recompute({.saved_mib = 3651.31});
+  const measure::Table account = account_recompute({.saved_mib = 3651.31});
   const auto peak = [&](const char* name) { return entry(account, {name}, "peak"); };
   EXPECT_NEAR(peak("keep everything") * 1024, 32 * 3651.31, 1e-6);
   EXPECT_NEAR(peak("groups of 1 (best)") * 1024, 31 * 80 + 3651.31, 1e-6);
@@ -178,17 +178,16 @@ TEST(Account, OfRecomputation) {
   EXPECT_NEAR(peak("halves of halves") * 1024, 5 * 80 + 3651.31, 1e-6);
   EXPECT_NEAR(peak("from the start each time") * 1024, 80 + 3651.31, 1e-6);
   EXPECT_EQ(entry(account, {"from the start each time"}, "block passes"), 528);
-  EXPECT_NEAR(number_of(cell_behind(account.table, {"groups of 1 (best)"}, "step")), 4.0 / 3,
-              1e-12);
+  EXPECT_NEAR(number_of(cell_behind(account, {"groups of 1 (best)"}, "step")), 4.0 / 3, 1e-12);
 }
 
 TEST(Account, AllHaveDerivationsAndBecomeReports) {
   const auto accounts = all_accounts();
   EXPECT_EQ(accounts.size(), 8u);
-  for (const Account& account : accounts) {
-    EXPECT_FALSE(account.table.title.empty()) << account.name;
-    EXPECT_FALSE(account.table.rows.empty()) << account.name;
-    EXPECT_FALSE(account_report(account).table.notes.empty()) << account.name;
+  for (const auto& [name, table] : accounts) {
+    EXPECT_FALSE(table.title.empty()) << name;
+    EXPECT_FALSE(table.rows.empty()) << name;
+    EXPECT_FALSE(account_report(table).table.notes.empty()) << name;
   }
 }
 

@@ -1,7 +1,5 @@
 #include "flashstep/profile/memory.h"
 
-#include <algorithm>
-
 #include "flashstep/base/text.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/schema.h"
@@ -46,15 +44,12 @@ void measure_workload(const MemoryOptions& options, const Workload& workload, Ru
 
 using measure::MemoryKind;
 
-// From the bottom up: what stays, then what comes and goes.
-struct Layer {
-  MemoryKind kind;
-  int color;  // of the palette
-};
-constexpr Layer kLayers[] = {{MemoryKind::kOther, measure::kGrey}, {MemoryKind::kParameters, 0},
-                             {MemoryKind::kOptimizerState, 4},     {MemoryKind::kGradients, 2},
-                             {MemoryKind::kActivations, 1},        {MemoryKind::kTemporaries, 5},
-                             {MemoryKind::kCommunication, 3}};
+// From the bottom up: what stays, then what comes and goes; with colors of the palette.
+constexpr std::pair<MemoryKind, int> kLayers[] = {
+    {MemoryKind::kOther, measure::kGrey}, {MemoryKind::kParameters, 0},
+    {MemoryKind::kOptimizerState, 4},     {MemoryKind::kGradients, 2},
+    {MemoryKind::kActivations, 1},        {MemoryKind::kTemporaries, 5},
+    {MemoryKind::kCommunication, 3}};
 
 constexpr int kMoments = 1000;  // of moments: about the picture's pixels
 

@@ -28,10 +28,17 @@ using measure::MemoryTrace;
 
 constexpr std::string_view kStep = "step/";  // the range of the recorded pass
 
-std::vector<Tensor> gradients_of(TransformerImpl& model) {
+std::vector<Tensor> gradients_of(const torch::nn::Module& module) {
   std::vector<Tensor> gradients;
-  for (const Tensor& parameter : model.parameters()) gradients.push_back(parameter.grad());
+  for (const Tensor& parameter : module.parameters()) gradients.push_back(parameter.grad());
   return gradients;
+}
+
+int64_t gradient_bytes(const torch::nn::Module& module) {
+  int64_t bytes = 0;
+  for (const Tensor& gradient : gradients_of(module))
+    if (gradient.defined()) bytes += static_cast<int64_t>(gradient.storage().nbytes());
+  return bytes;
 }
 
 std::vector<Tensor> state_of(const AdamW& optimizer) {
@@ -54,19 +61,6 @@ void labelled_pass(const char* name, ModelRun& run, MemoryObserver& observer) {
     if (part == ModelRun::Part::kUpdate)
       observer.label(MemoryKind::kOptimizerState, state_of(run.optimizer()));
   });
-}
-
-std::string block_name(int64_t block) { return str("layers.", block); }
-
-int64_t gradient_bytes(TransformerImpl& model, const std::string& prefix) {
-  int64_t bytes = 0;
-  for (const auto& parameter : model.named_parameters()) {
-    const Tensor& gradient = parameter.value().grad();
-    if (parameter.key().starts_with(prefix + ".") && gradient.defined()) {
-      bytes += static_cast<int64_t>(gradient.storage().nbytes());
-    }
-  }
-  return bytes;
 }
 
 std::string without_step(const std::string& ranges) {
@@ -115,7 +109,7 @@ std::vector<Record> read_trace(const MemoryTrace& trace, int64_t block, int64_t 
   const auto* step = measure::find_range(trace, "step");
   require(step != nullptr, "[memory] expected a trace with a step");
   const measure::MemoryMoment peak = measure::peak(trace, step->events);
-  const std::string block_range = "step/forward/" + block_name(block);
+  const std::string block_range = str("step/forward/layers.", block);
   std::vector<Record> records(1), saved = saved_by_operator(trace, block_range),
                                   allocations = largest_allocations(trace, step->events, largest);
   auto& facts = records.front().facts;
@@ -235,7 +229,7 @@ std::vector<Record> measure_memory(const MemoryTask& given) {
   synchronize(device);
   const double on_the_device = peak_memory_bytes(device);
   const int64_t block = task.workload.model.num_layers / 2;
-  const int64_t gradients = gradient_bytes(run.model(), block_name(block));
+  const int64_t gradients = gradient_bytes(*run.model().layers[block]);
   const MemoryTrace trace = observer.take();
   std::vector<Record> records = read_trace(trace, block, task.largest);
   records.front().facts["on the device"] = on_the_device;

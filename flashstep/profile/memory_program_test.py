@@ -46,10 +46,9 @@ class MemoryTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.path = Path(cls.folder.name)
-        cls.result = run(*SMALL, "--mode", "forward,step", "--precision", "fp32,bf16", "--out", cls.path)
+        run.well(*SMALL, "--mode", "forward,step", "--precision", "fp32,bf16", "--out", cls.path)
 
     def test_tables(self):
-        self.assertEqual(self.result.returncode, 0, self.result.stderr)
         rows = rows_of(self.path / "memory.csv")
         self.assertEqual([(row["mode"], row["precision"]) for row in rows],
                          [("forward", "fp32"), ("step", "fp32"), ("forward", "bf16"), ("step", "bf16")])
@@ -118,8 +117,7 @@ class MemoryTest(unittest.TestCase):
     def test_reads_snapshots(self):
         file = next(iter(self.path.glob("*step_fp32*/memory_snapshot.pickle")))
         with tempfile.TemporaryDirectory() as out:
-            result = run("--snapshot", file, "--out", out)
-            self.assertEqual(result.returncode, 0, result.stderr)
+            result = run.well("--snapshot", file, "--out", out)
             self.assertTrue((Path(out) / "memory_timeline_snapshot.svg").exists())
             with open(file, "rb") as opened:
                 _, peak = active_at_end(pickle.load(opened)["device_traces"][0])

@@ -7,20 +7,19 @@
 #include <vector>
 
 #include "flashstep/bench/benchmark.h"
-#include "flashstep/bench/workload.h"
-#include "flashstep/profile/account.h"
+#include "flashstep/measure/table.h"
 
 namespace flashstep::tools {
 
 // A thousand additions of 0.01, with sum and addend in float32, float16 or bfloat16: what comes
 // out and how far from 10. The first four rows are the handout's loops.
-Account precision_accumulation();
+measure::Table precision_accumulation();
 
 // The dtype of every tensor of the handout's ToyModel (Linear, ReLU, LayerNorm, Linear) under
 // autocast in float16 and bfloat16, on the CPU and on a GPU if there is one; else a note says why
 // those columns are missing. An operation that a device does not have leaves "fails" in its cells
 // and the reason in a note.
-Account precision_dtypes();
+measure::Table precision_dtypes();
 
 // LayerNorm and RMSNorm with one step at a time computed in 16 bits and all others in float64, on
 // rows of several deviations: the largest error of the result as a share of its root mean square,
@@ -33,7 +32,7 @@ struct NormOptions {
   double epsilon = 1e-5;
   int64_t seed = 1;
 };
-Account precision_norms(const NormOptions& options);
+measure::Table precision_norms(const NormOptions& options);
 
 // Language models of several sizes, float32 weights, in fp32 and under autocast to bf16: time of
 // forward and backward (turns interleaved, the host waiting after every pass), and how far the

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -22,12 +21,7 @@ namespace {
 constexpr int kAdditions = 1000;
 constexpr double kAddend = 0.01;
 
-std::string name_of(at::ScalarType dtype) {
-  return dtype == at::kFloat      ? "float32"
-         : dtype == at::kHalf     ? "float16"
-         : dtype == at::kBFloat16 ? "bfloat16"
-                                  : c10::toString(dtype);
-}
+std::string name_of(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
 
 struct Loop {
   const char* name;
@@ -162,9 +156,9 @@ std::string differences(const Column& cpu, const Column& cuda) {
 
 }  // namespace
 
-Account precision_accumulation() {
-  Account account = account_of(
-      "accumulation", str("Sum of ", kAdditions, " x ", kAddend),
+measure::Table precision_accumulation() {
+  measure::Table table = empty_table(
+      str("Sum of ", kAdditions, " x ", kAddend),
       {measure::text_column("sum + addend"), measure::number_column("result", "", 4),
        measure::number_column("error", "%", 4), measure::number_column("from the addend", "%", 4),
        measure::number_column("from the sum", "%", 4)});
@@ -173,22 +167,23 @@ Account precision_accumulation() {
     const double result = run(loop);
     // Exact additions of the rounded addend: what is left is the sum's own rounding.
     const double of_addend = kAdditions * scalar(kAddend, loop.addend).item<double>();
-    account.add_row({loop.name, result, 100 * (result - exact) / exact,
-                     100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
+    table.add_row({loop.name, result, 100 * (result - exact) / exact,
+                   100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
   }
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
-    account.derive(
-        kAddend, " in ", name_of(dtype), " is ", number(scalar(kAddend, dtype).item<double>(), 8),
-        "; a sum near 8 rounds each addition to a multiple of ",
-        number(2 * half_spacing(8, dtype), 4), ", so that up to ",
-        number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend, " an addition");
+    derive(table, kAddend, " in ", name_of(dtype), " is ",
+           number(scalar(kAddend, dtype).item<double>(), 8),
+           "; a sum near 8 rounds each addition to a multiple of ",
+           number(2 * half_spacing(8, dtype), 4), ", so that up to ",
+           number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend, " an addition");
   }
-  account.derive(
+  derive(
+      table,
       "Casting the addend first changes nothing: float32 + float16 is computed in float32 anyway.");
-  return account;
+  return table;
 }
 
-Account precision_dtypes() {
+measure::Table precision_dtypes() {
   std::vector<at::Device> devices = {at::kCPU};
   const bool has_gpu = !measure::list_gpus().empty();
   if (has_gpu) devices.push_back(current_device("cuda"));
@@ -197,31 +192,32 @@ Account precision_dtypes() {
     for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16})
       columns.emplace_back(device, dtype);
   }
-  Account account = account_of("dtypes", "Dtypes of the ToyModel's tensors under autocast",
-                               {measure::text_column("tensor")});
+  measure::Table table = empty_table("Dtypes of the ToyModel's tensors under autocast",
+                                     {measure::text_column("tensor")});
   for (const Column& column : columns)
-    account.table.columns.push_back(measure::text_column(column.title()));
+    table.columns.push_back(measure::text_column(column.title()));
   for (size_t i = 0; i < std::size(kTensors); ++i) {
     std::vector<measure::Cell> row = {kTensors[i]};
     for (const Column& column : columns) row.emplace_back(column.cells[i]);
-    account.add_row(std::move(row));
+    table.add_row(std::move(row));
   }
   for (const Column& column : columns) {
-    if (!column.failure.empty()) account.derive(column.title(), ": ", column.failure);
+    if (!column.failure.empty()) derive(table, column.title(), ": ", column.failure);
   }
   if (!has_gpu) {
-    account.derive("No CUDA columns: this ", measure::built_with_cuda()
-                                                 ? "machine has no GPU that this process may use."
-                                                 : "program was built without CUDA.");
+    derive(table, "No CUDA columns: this ",
+           measure::built_with_cuda() ? "machine has no GPU that this process may use."
+                                      : "program was built without CUDA.");
   }
   for (size_t i = 2; i < columns.size(); ++i)
-    account.derive(differences(columns[i - 2], columns[i]));
-  account.derive(
+    derive(table, differences(columns[i - 2], columns[i]));
+  derive(
+      table,
       "Autocast lists operations, not tensors: matrix products get 16 bits, what CUDA's list names "
       "(norms, softmax, losses, sums) float32; the CPU's list of the latter is shorter. All others "
       "take what comes. Parameters keep their dtype: their 16-bit copies live as long as the "
       "guard, and gradients come back through the copy.");
-  return account;
+  return table;
 }
 
 }  // namespace flashstep::tools

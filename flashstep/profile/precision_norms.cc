@@ -1,5 +1,6 @@
 // Which steps of a norm suffer in 16 bits.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -63,11 +64,8 @@ constexpr Input kNormInputs[] = {
     // A difference leaves a hundredth of what it is taken from.
     {"mean 100", "mean 100 and standard deviation 1", 100, 1},
 };
-struct Dtype {
-  at::ScalarType dtype;
-  const char* name;
-};
-constexpr Dtype kDtypes[] = {{at::kHalf, "fp16"}, {at::kBFloat16, "bf16"}};
+constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {{at::kHalf, "fp16"},
+                                                              {at::kBFloat16, "bf16"}};
 
 struct Normed {
   Tensor y;                 // float64
@@ -94,8 +92,7 @@ struct Norm {
     Tensor centered = x;
     if (is_layer_norm) {
       const Tensor mean = seen(mean_of(x, steps & kMeanInDtype, steps & kMeanRounded, dtype));
-      centered = in(
-          kDifference, [](const Tensor& a, const Tensor& b) { return a - b; }, x, mean);
+      centered = in(kDifference, std::minus<>(), x, mean);
     }
     const Tensor squares = in(
         kSquare, [](const Tensor& a) { return a * a; }, centered);
@@ -103,13 +100,11 @@ struct Norm {
         seen(mean_of(squares, steps & kMeanSquareInDtype, steps & kMeanSquareRounded, dtype));
     const Tensor root = in(
         kRoot, [&](const Tensor& a) { return (a + epsilon).rsqrt(); }, mean_square);
-    const Tensor normalized = in(
-        kNormalize, [](const Tensor& a, const Tensor& b) { return a * b; }, centered, root);
+    const Tensor normalized = in(kNormalize, std::multiplies<>(), centered, root);
     const Tensor y = in(
         kWeight, [&](const Tensor& a, const Tensor& w, const Tensor& b) { return a * w + b; },
         normalized, weight, bias);
-    const Tensor result = in(
-        kResult, [](const Tensor& a) { return a; }, y);
+    const Tensor result = in(kResult, std::identity(), y);
     return {result, overflowed};
   }
 
@@ -134,7 +129,7 @@ double error_of(const Normed& normed, const Tensor& expected) {
 }
 
 // Fills one norm's rows; the errors of a column stand below each other. Says which steps suffer.
-void add_norm(const Norm& norm, const Tensor& noise, Account& account) {
+void add_norm(const Norm& norm, const Tensor& noise, measure::Table& table) {
   std::vector<NormRow> rows(std::begin(kNormRows), std::end(kNormRows));
   if (!norm.is_layer_norm) std::erase_if(rows, [](const NormRow& r) { return r.layer_norm_only; });
   std::vector<std::vector<measure::Cell>> lines;
@@ -156,31 +151,26 @@ void add_norm(const Norm& norm, const Tensor& noise, Account& account) {
                                               ? str(" (x ", number(error / rounding, 2), ")")
                                               : " (overflow)"));
       }
-      account.derive(norm.name, " in ", dtype_name, ", ", input.words, ": ",
-                     suffering.empty() ? "no step suffers" : join(suffering, "; "));
+      derive(table, norm.name, " in ", dtype_name, ", ", input.words, ": ",
+             suffering.empty() ? "no step suffers" : join(suffering, "; "));
     }
   }
-  for (auto& line : lines) account.add_row(std::move(line));
+  for (auto& line : lines) table.add_row(std::move(line));
 }
 
 }  // namespace
 
-Account precision_norms(const NormOptions& options) {
+measure::Table precision_norms(const NormOptions& options) {
   require(options.rows >= 1 && options.width >= 2 && options.epsilon > 0,
           "[precision] expected 1 row or more, a width of 2 or more and an epsilon above 0, got ",
           options.rows, ", ", options.width, " and ", options.epsilon);
-  Account account =
-      account_of("norms",
-                 str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
-                     options.width, ", largest error over root mean square"),
-                 {measure::text_column("norm"), measure::text_column("in 16 bits")});
+  measure::Table table =
+      empty_table(str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
+                      options.width, ", largest error over root mean square"),
+                  {measure::text_column("norm"), measure::text_column("in 16 bits")});
   for (const Input& input : kNormInputs) {
-    for (const auto& dtype : kDtypes) {
-      account.table.columns.push_back({str(dtype.name, " ", input.name),
-                                       "",
-                                       measure::Align::kRight,
-                                       {measure::NumberFormat::Style::kScientific, 1}});
-    }
+    for (const auto& [dtype, name] : kDtypes)
+      table.columns.push_back(error_column(str(name, " ", input.name)));
   }
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(options.seed));
   const auto random = [&](at::IntArrayRef sizes) {
@@ -189,12 +179,11 @@ Account precision_norms(const NormOptions& options) {
   const Tensor noise = random({options.rows, options.width});
   const Tensor weight = 1 + 0.1 * random({options.width});
   const Tensor bias = 0.1 * random({options.width});
-  add_norm({"LayerNorm", true, options.epsilon, weight, bias}, noise, account);
-  add_norm({"RMSNorm", false, options.epsilon, weight, at::zeros_like(bias)}, noise, account);
-  account.derive(
-      "A step suffers when its error is more than ", kSufferingFactor,
-      " times that of rounding the exact result (x: how many times), or when it overflows.");
-  return account;
+  add_norm({"LayerNorm", true, options.epsilon, weight, bias}, noise, table);
+  add_norm({"RMSNorm", false, options.epsilon, weight, at::zeros_like(bias)}, noise, table);
+  derive(table, "A step suffers when its error is more than ", kSufferingFactor,
+         " times that of rounding the exact result (x: how many times), or when it overflows.");
+  return table;
 }
 
 }  // namespace flashstep::tools

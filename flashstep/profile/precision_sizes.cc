@@ -24,16 +24,14 @@ using measure::number_column;
 constexpr const char* kPrecisions[] = {"fp32", "bf16"};
 constexpr const char* kPassNames[] = {"forward", "backward"};
 
-Workload workload_of(const PrecisionSizesOptions& options, const std::string& size) {
-  Workload workload;
-  workload.model = model_by_name(size);
-  workload.model.context_length = options.context_length;
-  workload.model.attention = options.attention;
-  workload.batch_size = options.batch_size;
-  workload.mode = "forward-backward";
-  workload.precision = "fp32";
-  workload.device = options.device;
-  return resolved_workload(workload);
+std::vector<Workload> workloads_of(const PrecisionSizesOptions& options) {
+  WorkloadAxes axes = {.sizes = options.sizes,
+                       .contexts = {options.context_length},
+                       .attentions = {options.attention},
+                       .modes = {"forward-backward"}};
+  axes.common.batch_size = options.batch_size;
+  axes.common.device = options.device;
+  return workloads_of(axes);
 }
 
 // One model, whose weights are float32 in either precision.
@@ -221,8 +219,7 @@ BenchReport precision_sizes(const PrecisionSizesOptions& options) {
   require(!options.sizes.empty() && options.warmup >= 0 && options.steps >= 1,
           "[precision] expected a size, 0 warm-up passes or more and 1 timed one or more, got ",
           options.sizes.size(), ", ", options.warmup, " and ", options.steps);
-  std::vector<Workload> workloads;  // all are checked before the first is measured
-  for (const std::string& size : options.sizes) workloads.push_back(workload_of(options, size));
+  const std::vector<Workload> workloads = workloads_of(options);
   return run_benchmark(sizes_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < workloads.size(); ++i) {
       const Workload& workload = workloads[i];

@@ -14,25 +14,25 @@ namespace {
 
 // What PyTorch prints for the handout's loops.
 TEST(PrecisionAccumulation, IsPyTorchs) {
-  const Account account = precision_accumulation();
+  const measure::Table account = precision_accumulation();
   std::vector<std::string> results;
-  for (const auto& row : account.table.rows) results.push_back(fixed(number_of(row[1]), 4));
+  for (const auto& row : account.rows) results.push_back(fixed(number_of(row[1]), 4));
   ASSERT_EQ(results.size(), 6u);
   results.resize(4);
   EXPECT_EQ(results, (std::vector<std::string>{"10.0001", "9.9531", "10.0021", "10.0021"}));
   // 0.01 in float16 is 1311 x 2^-17 = 0.01000213623046875; bfloat16 sums stop where half a step of
   // theirs is more than the addend: from 4 on, 2^-6.
-  EXPECT_NEAR(number_of(cell_behind(account.table, {"float16 + float16"}, "from the addend")),
-              0.0213623, 1e-6);
-  EXPECT_EQ(number_of(cell_behind(account.table, {"bfloat16 + bfloat16"}, "result")), 4);
+  EXPECT_NEAR(number_of(cell_behind(account, {"float16 + float16"}, "from the addend")), 0.0213623,
+              1e-6);
+  EXPECT_EQ(number_of(cell_behind(account, {"bfloat16 + bfloat16"}, "result")), 4);
 }
 
 TEST(PrecisionDtypes, OfTheToyModelOnTheCpu) {
-  const Account account = precision_dtypes();
+  const measure::Table account = precision_dtypes();
   for (const auto& [column, low] :
        {std::pair{"CPU, float16", "float16"}, std::pair{"CPU, bfloat16", "bfloat16"}}) {
     const auto dtype = [&, c = column](const char* tensor) {
-      return cell_behind(account.table, {tensor}, c);
+      return cell_behind(account, {tensor}, c);
     };
     EXPECT_EQ(dtype("parameters"), measure::Cell("float32"));
     EXPECT_EQ(dtype("fc1 output"), measure::Cell(low));
@@ -45,30 +45,30 @@ TEST(PrecisionDtypes, OfTheToyModelOnTheCpu) {
 }
 
 TEST(PrecisionDtypes, SayWhyThereAreNoCudaColumns) {
-  const Account account = precision_dtypes();
+  const measure::Table account = precision_dtypes();
   const bool has_gpu = !measure::list_gpus().empty();
-  EXPECT_EQ(account.table.columns.size(), has_gpu ? 5u : 3u);
+  EXPECT_EQ(account.columns.size(), has_gpu ? 5u : 3u);
   if (has_gpu) {
-    EXPECT_EQ(cell_behind(account.table, {"LayerNorm output"}, "CUDA, float16"),
+    EXPECT_EQ(cell_behind(account, {"LayerNorm output"}, "CUDA, float16"),
               measure::Cell("float32"));
-    EXPECT_EQ(cell_behind(account.table, {"loss: cross-entropy"}, "CUDA, float16"),
+    EXPECT_EQ(cell_behind(account, {"loss: cross-entropy"}, "CUDA, float16"),
               measure::Cell("float32"));
   } else {
-    EXPECT_TRUE(some_line_has(account.table.notes, {"No CUDA columns: "}));
+    EXPECT_TRUE(some_line_has(account.notes, {"No CUDA columns: "}));
   }
 }
 
 class PrecisionNorms : public ::testing::Test {
  protected:
-  static const Account& account() {
-    static const Account kAccount = precision_norms({.rows = 16, .width = 512});
+  static const measure::Table& account() {
+    static const measure::Table kAccount = precision_norms({.rows = 16, .width = 512});
     return kAccount;
   }
   static double error(const char* norm, const char* step, const char* column) {
-    return number_of(cell_behind(account().table, {norm, step}, column));
+    return number_of(cell_behind(account(), {norm, step}, column));
   }
   static bool is_finite(const char* norm, const char* step, const char* column) {
-    return !cell_behind(account().table, {norm, step}, column).is_text();
+    return !cell_behind(account(), {norm, step}, column).is_text();
   }
 };
 
@@ -94,7 +94,7 @@ TEST_F(PrecisionNorms, OverflowWhereSquaresDo) {
       EXPECT_TRUE(is_finite(norm, step, "fp16 sd 1")) << norm << " " << step;
     }
   }
-  EXPECT_TRUE(some_line_has(account().table.notes,
+  EXPECT_TRUE(some_line_has(account().notes,
                             {"RMSNorm in fp16, standard deviation 300: square (overflow)"}));
 }
 

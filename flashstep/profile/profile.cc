@@ -76,7 +76,7 @@ class CaseProfiler {
     }
     ProfileRun run;
     run_.tell(str(what, options_.steps, " steps by the clock"));
-    repeat(options_.steps, [&] { run.timers.push_back(model.timed_pass()); });
+    repeat(options_.steps, [&] { model.timed_pass().add_to(run.timers); });
     run_.tell(str(what, options_.recorded, " steps recorded"));
     const measure::ProfilerRanges listening;
     run.sums = sums_of(record_steps(model, suffix));
@@ -199,7 +199,7 @@ BenchReport trace_report(const std::filesystem::path& file, int64_t top,
                          const std::function<void(uint64_t, uint64_t)>& progress) {
   std::vector<ProfileCase> cases(1);
   cases[0].name = file.filename().string();
-  cases[0].step = ProfileRun{.sums = sums_of(read_chrome_trace(file, progress)), .timers = {}};
+  cases[0].step = ProfileRun{.sums = sums_of(read_chrome_trace(file, progress))};
   Benchmark benchmark = profile_benchmark(cases, top);
   benchmark.command = "profile --trace " + cases[0].name;
   BenchReport report = report_of(benchmark, times_of(cases[0], {}));

@@ -54,9 +54,8 @@ struct ProfileLimits {
 
 struct ProfileRun {  // one mode of one case
   ProfileSums sums;
-  std::vector<StepTimes> timers;  // none for a trace that was read
+  Record timers = {};  // StepTimes, a sample a step; none for a trace that was read
 
-  double median_seconds(double StepTimes::*part) const;  // by the timers
   // Of all recorded steps: what shares are of. On a GPU by the clock, where there is one: recording
   // slows the host down, and what was recorded would be idle for longer than a step is.
   double wall_seconds() const;

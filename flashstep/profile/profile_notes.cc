@@ -1,6 +1,7 @@
 // What `flashstep profile` says of its tables in sentences, and its pictures.
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/clock.h"
@@ -79,11 +80,11 @@ double silent_range_seconds() {
 }
 
 void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
-  if (c.step->timers.empty()) return;
+  if (!c.step->timers.has("total")) return;
   const double one = silent_range_seconds(),
                ranges = static_cast<double>(c.step->sums.step_ranges) /
                         static_cast<double>(c.step->sums.steps);
-  const double share = one * ranges / c.step->median_seconds(&StepTimes::total);
+  const double share = one * ranges / c.step->timers.median("total");
   constexpr double kTiny = 1e-5;
   notes.push_back(str(c.name, ": ", fixed(ranges, 0), " ranges in a step; while nobody listens ",
                       "they cost ", fixed(one * 1e9, 1), " ns each, ",
@@ -112,22 +113,20 @@ measure::FlameGraph flame_graph(const std::string& title, const ProfileRun& run)
   graph.subtitle = str(run.sums.on_gpu ? "Kernels" : "Operators",
                        " by pass and range, all blocks together, in milliseconds of one step");
   graph.root.name = "step";
-  std::vector<bool> used(kWorkClasses, false);
+  std::set<WorkClass> used;
   for (const ProfileCell& cell : run.sums.cells) {
     if (cell.name.empty()) continue;
     measure::FlameFrame* frame =
         &measure::child_frame(graph.root, pass_name(cell.pass), measure::kGrey);
     for (const std::string& name : run.sums.ranges.path(cell.range))
       frame = &measure::child_frame(*frame, name, measure::kGrey);
-    used[static_cast<size_t>(cell.work_class)] = true;
+    used.insert(cell.work_class);
     measure::child_frame(*frame, short_kernel_name(cell.name), color_of(cell.work_class)).value +=
         run.milliseconds_a_step(cell.sums.seconds);
   }
   measure::add_up(graph.root);
-  for (const WorkClass work_class : all_work_classes()) {
-    if (used[static_cast<size_t>(work_class)])
-      graph.keys.push_back({class_name(work_class), color_of(work_class)});
-  }
+  for (const WorkClass work_class : used)
+    graph.keys.push_back({class_name(work_class), color_of(work_class)});
   return graph;
 }
 

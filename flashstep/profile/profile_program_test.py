@@ -17,8 +17,7 @@ class ProfileTest(FolderTest):
         return json.loads((self.path / f"trace_{case}.json").read_text(), parse_float=Decimal)
 
     def test_tables_pictures_and_traces(self):
-        result = run(*SMALL, "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        run.well(*SMALL, "--out", self.path)
         self.assertEqual(set(column(self.table("profile"), "attention")), {"auto", "naive"})
         shares = self.table("profile_shares")
         for attention in ("auto", "naive"):
@@ -35,15 +34,14 @@ class ProfileTest(FolderTest):
         self.assertEqual(set(column(self.table("profile_attention"), "attention")), {"naive"})
 
     def test_reads_its_own_trace(self):
-        self.assertEqual(run(*SMALL, "--attention", "naive", "--out", self.path).returncode, 0)
+        run.well(*SMALL, "--attention", "naive", "--out", self.path)
         measured = self.table("profile_ranges")
-        result = run("--trace", self.path / "trace_32_64_2_2_context_16_fp32_naive.json", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = run.well("--trace", self.path / "trace_32_64_2_2_context_16_fp32_naive.json", "--out", self.path)
         self.assertIn("layers.* > self-attention > attention > softmax", result.stdout)
         self.assertEqual(column(self.table("profile_ranges"), "range"), column(measured, "range"))
 
     def test_broken_rules_of_traces_are_seen(self):
-        self.assertEqual(run(*SMALL, "--attention", "naive", "--out", self.path).returncode, 0)
+        run.well(*SMALL, "--attention", "naive", "--out", self.path)
 
         def longer(event):
             event["dur"] += 10_000_000
@@ -64,8 +62,7 @@ class ProfileTest(FolderTest):
             self.assertIn(rule, "\n".join(trace_rules.broken_rules(trace)))
 
     def test_only_ranges_for_other_profilers(self):
-        result = run(*SMALL, "--no-record", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        run.well(*SMALL, "--no-record", "--out", self.path)
         self.assertFalse(list(self.path.glob("trace_*")))
 
 

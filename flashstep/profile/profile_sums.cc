@@ -17,45 +17,23 @@ bool lies_in(const RangeTree& ranges, uint32_t range, const std::string& name) {
   return name.empty();
 }
 
-// The range of each node of `ranges` in a tree whose blocks are one.
-std::vector<uint32_t> merge_blocks(const RangeTree& ranges, RangeTree& merged) {
-  std::vector<uint32_t> merged_of(ranges.size(), RangeTree::kRoot);
-  for (uint32_t node = 1; node < ranges.size(); ++node) {
-    const std::string& name = ranges.name(node);
-    merged_of[node] =
-        merged.child(merged_of[ranges.parent(node)], block_of(name) >= 0 ? "layers.*" : name);
-  }
-  return merged_of;
-}
-
-// The block that a range lies in; -1: none.
-int64_t block_around(const RangeTree& ranges, uint32_t range) {
-  for (; range != RangeTree::kRoot; range = ranges.parent(range)) {
-    const int64_t block = block_of(ranges.name(range));
-    if (block >= 0) return block;
-  }
-  return -1;
-}
-
 double seconds_of(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-void add_cells(const TraceEvents& trace, const Attribution& a,
-               const std::vector<uint32_t>& merged_of, ProfileSums& sums) {
+void add_cells(const TraceEvents& trace, const Attribution& a, ProfileSums& sums) {
   constexpr uint32_t kNoName = UINT32_MAX;
   std::map<std::tuple<Pass, uint32_t, WorkClass, uint32_t>, WorkSums> cells;
   for (const WorkItem& item : a.items) {
     WorkSums& cell =
-        cells[{item.pass, merged_of[item.range], item.work_class, trace.events[item.event].name}];
+        cells[{item.pass, item.within.range, item.work_class, trace.events[item.event].name}];
     const double seconds = seconds_of(item.self_ns);
     cell += {.seconds = seconds, .calls = item.is_call ? 1 : 0};
-    const int64_t block = block_around(a.ranges, item.range);
-    if (block < 0) continue;
-    const auto index = static_cast<size_t>(block);
+    if (item.within.block < 0) continue;
+    const auto index = static_cast<size_t>(item.within.block);
     if (sums.block_seconds.size() <= index) sums.block_seconds.resize(index + 1);
     sums.block_seconds[index][static_cast<size_t>(item.pass)] += seconds;
   }
   for (const OperatorItem& item : a.operators) {
-    cells[{item.pass, merged_of[item.range], item.work_class, kNoName}] +=
+    cells[{item.pass, item.range, item.work_class, kNoName}] +=
         {.flops = item.flops, .bytes = item.bytes};
   }
   for (const auto& [key, cell] : cells) {
@@ -82,7 +60,7 @@ double busy_seconds(const Attribution& a, const Wanted& wanted) {
 }
 
 void add_times(const Attribution& a, ProfileSums& sums) {
-  for (const PassTime& pass : a.passes) {
+  for (const RangeTime& pass : a.passes) {
     sums.passes[static_cast<size_t>(pass.pass)].host_seconds +=
         seconds_of(pass.end_ns - pass.begin_ns);
   }
@@ -92,14 +70,15 @@ void add_times(const Attribution& a, ProfileSums& sums) {
         busy_seconds(a, [&](const WorkItem& item) { return item.pass == pass; });
   }
   sums.busy_seconds = busy_seconds(a, [](const WorkItem&) { return true; });
-  for (const StepTime& step : a.steps) {
+  for (const RangeTime& step : a.steps) {
     sums.wall_seconds += seconds_of(step.end_ns - step.begin_ns);
   }
   if (!a.steps.empty()) {
     sums.steps = static_cast<int64_t>(a.steps.size());
   } else if (!a.items.empty()) {
-    const auto forwards = std::count_if(a.passes.begin(), a.passes.end(),
-                                        [](const PassTime& p) { return p.pass == Pass::kForward; });
+    const auto forwards = std::count_if(a.passes.begin(), a.passes.end(), [](const RangeTime& p) {
+      return p.pass == Pass::kForward;
+    });
     sums.steps = std::max<int64_t>(forwards, 1);
     int64_t end = 0;
     for (const WorkItem& item : a.items) end = std::max(end, item.end_ns);
@@ -135,8 +114,8 @@ WorkSums& WorkSums::operator+=(const WorkSums& other) {
 ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution) {
   ProfileSums sums;
   sums.on_gpu = attribution.on_gpu;
-  const auto merged_of = merge_blocks(attribution.ranges, sums.ranges);
-  add_cells(trace, attribution, merged_of, sums);
+  sums.ranges = attribution.ranges;
+  add_cells(trace, attribution, sums);
   add_times(attribution, sums);
   sums.step_ranges =
       std::count_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& e) {

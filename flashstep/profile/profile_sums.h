@@ -40,7 +40,7 @@ struct ProfileSums {
   // work to the last.
   double wall_seconds = 0;
   double busy_seconds = 0;  // of it, as in PassSums
-  RangeTree ranges;         // blocks merged as "layers.*"
+  RangeTree ranges;
   std::vector<ProfileCell> cells;
   std::array<PassSums, kPasses> passes;
   std::vector<std::array<double, kPasses>> block_seconds;  // by block and pass

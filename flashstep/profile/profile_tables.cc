@@ -5,7 +5,6 @@
 
 #include "flashstep/attention/cost.h"
 #include "flashstep/base/text.h"
-#include "flashstep/measure/stats.h"
 #include "flashstep/profile/profile.h"
 
 namespace flashstep::tools {
@@ -65,9 +64,7 @@ Table step_table(
 measure::Column text(const char* name) { return measure::text_column(name); }
 measure::Column ms(const std::string& name) { return measure::number_column(name, "ms", 3); }
 measure::Column percent(const char* name) { return measure::number_column(name, "%", 1); }
-measure::Column calls(const std::string& name) {
-  return {name, "", measure::Align::kRight, {.digits = 1}};
-}
+measure::Column calls(const std::string& name) { return measure::number_column(name, "", 1); }
 
 double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
 
@@ -90,8 +87,8 @@ Cell giga_cell(const ProfileRun& run, double all) {
   return all > 0 ? Cell(all / steps_of(run) / 1e9) : Cell();
 }
 
-Cell timer_cell(const ProfileRun& run, double StepTimes::*part) {
-  const double median = run.median_seconds(part);
+Cell timer_cell(const ProfileRun& run, const std::string& part) {
+  const double median = run.timers.median(part);
   return median > 0 ? Cell(median * 1e3) : Cell();
 }
 
@@ -111,13 +108,6 @@ double host_seconds(const ProfileSums& sums, Pass pass) {
 
 void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& mode,
                std::vector<Record>& rows) {
-  struct Part {
-    Pass pass;
-    double StepTimes::*timer;
-  };
-  constexpr Part kParts[] = {{Pass::kForward, &StepTimes::forward},
-                             {Pass::kBackward, &StepTimes::backward},
-                             {Pass::kOptimizer, &StepTimes::optimizer}};
   const auto add = [&](const std::string& name, const Cell& timer, double range, double busy,
                        double host, const WorkSums& work) {
     const double kernels = run.milliseconds_a_step(work.seconds);
@@ -132,18 +122,18 @@ void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& m
                  {"calls", calls_cell(run, work)}};
   };
   double host = 0;
-  for (const Part& part : kParts) {
-    const PassSums& pass = run.sums.passes[static_cast<size_t>(part.pass)];
-    const WorkSums work = work_of(run.sums, {part.pass});
-    if (work.calls == 0 && pass.host_seconds == 0) continue;
-    const double on_host = host_seconds(run.sums, part.pass);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kOptimizer}) {
+    const PassSums& sums = run.sums.passes[static_cast<size_t>(pass)];
+    const WorkSums work = work_of(run.sums, {pass});
+    if (work.calls == 0 && sums.host_seconds == 0) continue;
+    const double on_host = host_seconds(run.sums, pass);
     host += on_host;
-    add(pass_name(part.pass), timer_cell(run, part.timer), pass.host_seconds, pass.busy_seconds,
+    add(pass_name(pass), timer_cell(run, pass_name(pass)), sums.host_seconds, sums.busy_seconds,
         on_host, work);
   }
   if (!run.sums.on_gpu) host += host_seconds(run.sums, Pass::kOutside);
-  add("in all", timer_cell(run, &StepTimes::total), run.sums.wall_seconds, run.sums.busy_seconds,
-      host, work_of(run.sums, {}));
+  add("in all", timer_cell(run, "total"), run.sums.wall_seconds, run.sums.busy_seconds, host,
+      work_of(run.sums, {}));
 }
 
 Schema times_schema(const Records&) {
@@ -342,15 +332,9 @@ Table attention_table(const std::vector<ProfileCase>& cases) {
 
 }  // namespace
 
-double ProfileRun::median_seconds(double StepTimes::*part) const {
-  std::vector<double> seconds;
-  for (const StepTimes& times : timers) seconds.push_back(times.*part);
-  return measure::median(seconds);
-}
-
 double ProfileRun::wall_seconds() const {
-  if (!sums.on_gpu || timers.empty()) return sums.wall_seconds;
-  return std::max(median_seconds(&StepTimes::total) * steps_of(*this), sums.busy_seconds);
+  if (!sums.on_gpu || !timers.has("total")) return sums.wall_seconds;
+  return std::max(timers.median("total") * steps_of(*this), sums.busy_seconds);
 }
 
 double ProfileRun::idle_seconds() const {

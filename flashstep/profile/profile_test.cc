@@ -8,6 +8,7 @@
 
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/test_table.h"
+#include "flashstep/bench/test_workload.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/profiler_ranges.h"
@@ -22,12 +23,8 @@ namespace flashstep::tools {
 namespace {
 
 Workload workload_with(const std::string& attention) {
-  Workload workload;
-  workload.model = model_by_name("32/64/2/2");
-  workload.model.vocab_size = 64;
-  workload.model.context_length = 16;
+  Workload workload = small_workload();
   workload.model.attention = attention;
-  workload.batch_size = 2;
   return resolved_workload(workload);
 }
 
@@ -211,13 +208,13 @@ TEST(Profile, ReadsATraceOfSomebodyElse) {
 
 // The recorded step of 100 us has kernels in 57 of them.
 TEST(Profile, AGpuIsIdleForAsLongAsTheClockSays) {
-  ProfileRun run{.sums = sums_of(parse_chrome_trace(gpu_like_trace(), "x")), .timers = {}};
+  ProfileRun run{.sums = sums_of(parse_chrome_trace(gpu_like_trace(), "x"))};
   EXPECT_NEAR(run.wall_seconds(), 100e-6, 1e-9);
   EXPECT_NEAR(run.idle_seconds(), 43e-6, 1e-9) << "no clock: as recorded";
-  run.timers = {{.total = 70e-6}, {.total = 80e-6}, {.total = 90e-6}};
+  run.timers.samples["total"] = {70e-6, 80e-6, 90e-6};
   EXPECT_NEAR(run.wall_seconds(), 80e-6, 1e-9);
   EXPECT_NEAR(run.idle_seconds(), 23e-6, 1e-9);
-  run.timers = {{.total = 50e-6}};
+  run.timers.samples["total"] = {50e-6};
   EXPECT_NEAR(run.wall_seconds(), 57e-6, 1e-9) << "never less than what ran";
   EXPECT_EQ(run.idle_seconds(), 0);
 }

@@ -21,21 +21,20 @@ bool is_step(const std::string& name) {
   return name == "step" || name.rfind("ProfilerStep#", 0) == 0;
 }
 
-// The interval in which a moment lies; null without one. They are sorted and do not overlap.
-template <typename Interval>
-const Interval* interval_at(const std::vector<Interval>& intervals, int64_t ns) {
+// The range in which a moment lies; null without one. They are sorted and do not overlap.
+const RangeTime* range_at(const std::vector<RangeTime>& ranges, int64_t ns) {
   const auto after =
-      std::upper_bound(intervals.begin(), intervals.end(), ns,
-                       [](int64_t moment, const Interval& i) { return moment < i.begin_ns; });
-  if (after == intervals.begin()) return nullptr;
-  const Interval& candidate = *std::prev(after);
+      std::upper_bound(ranges.begin(), ranges.end(), ns,
+                       [](int64_t moment, const RangeTime& r) { return moment < r.begin_ns; });
+  if (after == ranges.begin()) return nullptr;
+  const RangeTime& candidate = *std::prev(after);
   return ns < candidate.end_ns ? &candidate : nullptr;
 }
 
-template <typename Interval>
-void sort_by_begin(std::vector<Interval>& intervals) {
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
+template <typename Timed>
+void sort_by_begin(std::vector<Timed>& timed) {
+  std::sort(timed.begin(), timed.end(),
+            [](const Timed& a, const Timed& b) { return a.begin_ns < b.begin_ns; });
 }
 
 // By name index: what a range is, found out once.
@@ -43,7 +42,7 @@ enum class RangeRole : uint8_t { kPlain, kPass, kStep, kWarmup, kEnd };
 
 // Where a host event belongs.
 struct Place {
-  uint32_t range = RangeTree::kRoot;
+  RangeOfBlock within = {};
   int64_t self_ns = 0;
   bool counts_work = false, is_call = true;
 };
@@ -60,12 +59,8 @@ class Attributor {
     places_.assign(trace_.events.size(), {});
     sweep(/*resolved=*/true);
     result_.on_gpu = std::any_of(trace_.events.begin(), trace_.events.end(), is_device_event);
-    add_operators();
-    if (result_.on_gpu) {
-      add_device_items();
-    } else {
-      add_host_items();
-    }
+    add_host_work();
+    if (result_.on_gpu) add_device_items();
     sort_by_begin(result_.items);
     return std::move(result_);
   }
@@ -73,14 +68,15 @@ class Attributor {
  private:
   // An event that is running at the moment of the sweep.
   struct Running {
-    uint32_t event, range;
+    uint32_t event;
+    RangeOfBlock within;
     int64_t end_ns, inner_ns = 0;
     bool inside_product, inner_counts = false;
   };
   // The range in which autograd's next number was `sequence`.
   struct SequencePoint {
     int64_t sequence;
-    uint32_t range;
+    RangeOfBlock within;
   };
 
   const std::string& name_of(const TraceEvent& event) const { return trace_.names[event.name]; }
@@ -100,7 +96,7 @@ class Attributor {
     }
     sort_by_begin(warmups_);
     for (const TraceEvent& e : trace_.events) {
-      if (e.kind != EventKind::kRange || interval_at(warmups_, e.begin_ns)) continue;
+      if (e.kind != EventKind::kRange || range_at(warmups_, e.begin_ns)) continue;
       if (roles_[e.name] == RangeRole::kPass)
         result_.passes.push_back({e.begin_ns, e.end_ns, *pass_of_range(name_of(e))});
       if (roles_[e.name] == RangeRole::kStep) result_.steps.push_back({e.begin_ns, e.end_ns});
@@ -136,13 +132,13 @@ class Attributor {
       lane = event.lane;
       end_all_before(event.begin_ns);
       if (roles_[event.name] == RangeRole::kEnd) {  // its time is that of what is around it
-        const uint32_t around = stack.empty() ? RangeTree::kRoot : stack.back().range;
+        const RangeOfBlock around = stack.empty() ? RangeOfBlock{} : stack.back().within;
         if (!resolved && event.sequence >= 0) points_[lane].push_back({event.sequence, around});
         continue;
       }
       begin_one(stack, index, resolved);
       if (!resolved && event.sequence >= 0 && event.forward_thread == kNoThread)
-        points_[lane].push_back({event.sequence, stack.back().range});
+        points_[lane].push_back({event.sequence, stack.back().within});
     }
     end_all_before(INT64_MAX);
   }
@@ -151,20 +147,20 @@ class Attributor {
     const TraceEvent& event = trace_.events[index];
     const Running* around = stack.empty() ? nullptr : &stack.back();
     Running running{.event = index,
-                    .range = around != nullptr ? around->range : RangeTree::kRoot,
+                    .within = around != nullptr ? around->within : RangeOfBlock{},
                     .end_ns = event.end_ns,
                     .inside_product = around != nullptr && around->inside_product};
     // Two clocks' rounding may let the inner one end a nanosecond later.
     if (around != nullptr) running.end_ns = std::min(running.end_ns, around->end_ns);
     if (event.kind == EventKind::kRange) {
-      running.range = range_within(running.range, event);
+      running.within = range_within(running.within, event);
     } else if (resolved) {
-      if (event.forward_thread != kNoThread) running.range = range_of_node(event, running.range);
+      if (event.forward_thread != kNoThread) running.within = range_of_node(event, running.within);
       places_[index].counts_work = !running.inside_product;
       places_[index].is_call = around == nullptr || trace_.events[around->event].name != event.name;
       running.inside_product = running.inside_product || event.flops > 0;
     }
-    if (resolved) places_[index].range = running.range;
+    if (resolved) places_[index].within = running.within;
     stack.push_back(running);
   }
 
@@ -185,51 +181,51 @@ class Attributor {
     stack.back().inner_counts |= place.counts_work || ended.inner_counts;
   }
 
-  uint32_t range_within(uint32_t around, const TraceEvent& event) {
+  RangeOfBlock range_within(const RangeOfBlock& around, const TraceEvent& event) {
     if (roles_[event.name] != RangeRole::kPlain) return around;
     const std::string& name = name_of(event);
-    return result_.ranges.child(block_of(name) >= 0 ? RangeTree::kRoot : around, name);
+    const int32_t block = block_of(name);
+    if (block >= 0) return {result_.ranges.child(RangeTree::kRoot, "layers.*"), block};
+    return {result_.ranges.child(around.range, name), around.block};
   }
 
-  uint32_t range_of_node(const TraceEvent& event, uint32_t otherwise) const {
+  RangeOfBlock range_of_node(const TraceEvent& event, const RangeOfBlock& otherwise) const {
     const auto thread = points_.find(event.forward_thread);
     if (thread == points_.end()) return otherwise;
     const auto after = std::upper_bound(
         thread->second.begin(), thread->second.end(), event.sequence,
         [](int64_t sequence, const SequencePoint& point) { return sequence < point.sequence; });
-    return after == thread->second.begin() ? otherwise : std::prev(after)->range;
+    return after == thread->second.begin() ? otherwise : std::prev(after)->within;
   }
 
   Pass pass_at(int64_t ns) const {
-    const PassTime* pass = interval_at(result_.passes, ns);
+    const RangeTime* pass = range_at(result_.passes, ns);
     return pass != nullptr ? pass->pass : Pass::kOutside;
   }
 
   bool is_measured(int64_t ns) const {
-    if (interval_at(warmups_, ns)) return false;
+    if (range_at(warmups_, ns)) return false;
     return result_.steps.empty() || result_.is_in_a_step(ns);
   }
 
-  void add_operators() {
+  // What operators compute and move; on a CPU their time too, and that of ranges.
+  void add_host_work() {
+    if (!result_.on_gpu) result_.items.reserve(host_.size());
     for (const uint32_t index : host_) {
       const TraceEvent& event = trace_.events[index];
       const Place& place = places_[index];
-      if (!place.counts_work || !is_measured(event.begin_ns)) continue;
-      result_.operators.push_back(
-          {event.flops, event.bytes, place.range, pass_at(event.begin_ns), class_of(event)});
-    }
-  }
-
-  void add_host_items() {
-    result_.items.reserve(host_.size());
-    for (const uint32_t index : host_) {
-      const TraceEvent& event = trace_.events[index];
-      const Place& place = places_[index];
+      if (result_.on_gpu && !place.counts_work) continue;
       const RangeRole role = roles_[event.name];
       if (role == RangeRole::kWarmup || role == RangeRole::kEnd || !is_measured(event.begin_ns))
         continue;
-      result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.range,
-                               pass_at(event.begin_ns), class_of(event), place.is_call});
+      const Pass pass = pass_at(event.begin_ns);
+      const WorkClass work_class = class_of(event);
+      if (place.counts_work)
+        result_.operators.push_back(
+            {event.flops, event.bytes, place.within.range, pass, work_class});
+      if (result_.on_gpu) continue;
+      result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.within,
+                               pass, work_class, place.is_call});
     }
   }
 
@@ -261,7 +257,7 @@ class Attributor {
                                         : event.begin_ns;
       if (!is_measured(asked_ns)) continue;
       result_.items.push_back({event.begin_ns, event.end_ns, event.end_ns - event.begin_ns, i,
-                               launcher ? places_[*launcher].range : RangeTree::kRoot,
+                               launcher ? places_[*launcher].within : RangeOfBlock{},
                                pass_at(asked_ns), class_of(event), /*is_call=*/true});
     }
   }
@@ -271,8 +267,7 @@ class Attributor {
     const auto [at, is_new] = known.try_emplace(event.name, WorkClass::kOther);
     if (is_new) {
       const std::string& name = name_of(event);
-      at->second = event.kind == EventKind::kCopy       ? WorkClass::kCopy
-                   : event.kind == EventKind::kKernel   ? class_of_kernel(name)
+      at->second = is_device_event(event)               ? class_of_kernel(name)
                    : event.kind == EventKind::kOperator ? class_of_operator(name)
                                                         : class_of_range(name);
     }
@@ -281,10 +276,10 @@ class Attributor {
 
   const TraceEvents& trace_;
   Attribution result_;
-  std::vector<RangeRole> roles_;   // by name
-  std::vector<StepTime> warmups_;  // sorted
-  std::vector<uint32_t> host_;     // operators and ranges, in the order of the sweep
-  std::vector<Place> places_;      // by event
+  std::vector<RangeRole> roles_;    // by name
+  std::vector<RangeTime> warmups_;  // sorted
+  std::vector<uint32_t> host_;      // operators and ranges, in the order of the sweep
+  std::vector<Place> places_;       // by event
   std::unordered_map<uint32_t, std::vector<SequencePoint>> points_;  // by thread, in time order
   std::array<std::unordered_map<uint32_t, WorkClass>, 5> classes_;   // by kind and name
 };
@@ -297,10 +292,10 @@ const char* pass_name(Pass pass) {
   return kNames[static_cast<size_t>(pass)];
 }
 
-int64_t block_of(const std::string& range_name) {
+int32_t block_of(const std::string& range_name) {
   constexpr std::string_view kPrefix = "layers.";
   if (range_name.rfind(kPrefix, 0) != 0 || range_name.size() == kPrefix.size()) return -1;
-  int64_t number = 0;
+  int32_t number = 0;
   for (size_t i = kPrefix.size(); i < range_name.size(); ++i) {
     if (range_name[i] < '0' || range_name[i] > '9' || i > kPrefix.size() + 6) return -1;
     number = number * 10 + (range_name[i] - '0');
@@ -316,14 +311,12 @@ uint32_t RangeTree::child(uint32_t parent, const std::string& name) {
 
 std::vector<std::string> RangeTree::path(uint32_t node) const {
   std::vector<std::string> names;
-  for (; node != kRoot; node = parent(node)) {
-    names.push_back(block_of(name(node)) >= 0 ? "layers.*" : name(node));
-  }
+  for (; node != kRoot; node = parent(node)) names.push_back(name(node));
   std::reverse(names.begin(), names.end());
   return names;
 }
 
-bool Attribution::is_in_a_step(int64_t ns) const { return interval_at(steps, ns) != nullptr; }
+bool Attribution::is_in_a_step(int64_t ns) const { return range_at(steps, ns) != nullptr; }
 
 Attribution attribute(const TraceEvents& trace) { return Attributor(trace).run(); }
 

@@ -28,8 +28,9 @@ enum class Pass : uint8_t { kForward, kBackward, kOptimizer, kOutside };
 inline constexpr int kPasses = static_cast<int>(Pass::kOutside) + 1;
 const char* pass_name(Pass pass);  // "forward", "backward", "optimizer", "outside"
 
-// Ranges as they lie in each other, without those of passes and steps. Blocks ("layers.3") lie at
-// the top wherever they were run: recomputation runs them inside of the backward pass.
+// Ranges as they lie in each other, without those of passes and steps. Blocks ("layers.3") are one,
+// "layers.*", which lies at the top wherever they were run: recomputation runs them inside of the
+// backward pass.
 class RangeTree {
  public:
   static constexpr uint32_t kRoot = 0;
@@ -39,8 +40,7 @@ class RangeTree {
   uint32_t parent(uint32_t node) const { return nodes_[node].parent; }
   const std::string& name(uint32_t node) const { return nodes_[node].name; }
   uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
-  // Names from the top down, blocks as "layers.*" so that equal places in all blocks agree.
-  std::vector<std::string> path(uint32_t node) const;
+  std::vector<std::string> path(uint32_t node) const;  // names from the top down
 
  private:
   struct Node {
@@ -52,13 +52,19 @@ class RangeTree {
 };
 
 // The number of a block by the name of its range; -1 for other ranges.
-int64_t block_of(const std::string& range_name);
+int32_t block_of(const std::string& range_name);
+
+// The range around a piece of work, and the number of the block that it is of; -1: of none.
+struct RangeOfBlock {
+  uint32_t range = RangeTree::kRoot;
+  int32_t block = -1;
+};
 
 struct WorkItem {
   int64_t begin_ns = 0, end_ns = 0;
   int64_t self_ns = 0;  // on a GPU the whole of it
   uint32_t event = 0;   // in the trace
-  uint32_t range = RangeTree::kRoot;
+  RangeOfBlock within = {};
   Pass pass = Pass::kOutside;
   WorkClass work_class = WorkClass::kOther;
   bool is_call = true;  // false for a piece of the operator around it, of the same name
@@ -72,12 +78,10 @@ struct OperatorItem {
   WorkClass work_class = WorkClass::kOther;
 };
 
-struct PassTime {
-  int64_t begin_ns = 0, end_ns = 0;  // of the range, on the host
-  Pass pass = Pass::kOutside;
-};
-struct StepTime {
+// When a range ran on the host: a pass, or a step or a warm-up, which belong to none.
+struct RangeTime {
   int64_t begin_ns = 0, end_ns = 0;
+  Pass pass = Pass::kOutside;
 };
 
 struct Attribution {
@@ -85,8 +89,8 @@ struct Attribution {
   RangeTree ranges;
   std::vector<WorkItem> items;  // in time order
   std::vector<OperatorItem> operators;
-  std::vector<PassTime> passes;  // in time order
-  std::vector<StepTime> steps;   // the ranges "step", in time order
+  std::vector<RangeTime> passes;  // in time order
+  std::vector<RangeTime> steps;   // the ranges "step", in time order
 
   bool is_in_a_step(int64_t ns) const;
 };

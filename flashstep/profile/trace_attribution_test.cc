@@ -22,7 +22,7 @@ std::vector<Seen> items_of(const TraceEvents& trace, const std::string& name) {
   std::vector<Seen> seen;
   for (const WorkItem& item : attribution.items) {
     if (trace.names[trace.events[item.event].name].find(name) == std::string::npos) continue;
-    seen.push_back({pass_name(item.pass), join(attribution.ranges.path(item.range), "/"),
+    seen.push_back({pass_name(item.pass), join(attribution.ranges.path(item.within.range), "/"),
                     class_name(item.work_class), item.self_ns});
   }
   return seen;
@@ -44,6 +44,13 @@ TEST(TraceAttribution, FindsPassAndRangeOfKernels) {
       << "by its launch";
   EXPECT_EQ(items_of(trace, "Memcpy"), (std::vector<Seen>{{"optimizer", "", "copy", 10'000}}))
       << "by its time";
+}
+
+TEST(TraceAttribution, CopiesToAnotherGpuCommunicate) {
+  TraceText text;
+  text.device("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 0, 1, 0, 1);
+  EXPECT_EQ(items_of(parse_chrome_trace(text.text(), "x"), "PtoP"),
+            (std::vector<Seen>{{"outside", "", "communication", 1000}}));
 }
 
 TEST(TraceAttribution, CountsWorkOnce) {

@@ -1,7 +1,6 @@
 #include "flashstep/trace/trace.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <kineto/ActivityType.h>
@@ -25,6 +24,7 @@ namespace {
 
 namespace profiler = torch::autograd::profiler;
 using profiler::KinetoEvent;
+using torch::profiler::impl::ActivityType;
 
 std::optional<EventKind> kind_of(const KinetoEvent& event) {
   const auto type = static_cast<libkineto::ActivityType>(event.activityType());
@@ -67,6 +67,15 @@ void add(const KinetoEvent& recorded, EventKind kind, TraceEvents& trace) {
   trace.events.push_back(event);
 }
 
+TraceEvents events_of(const profiler::ProfilerResult& result) {
+  TraceEvents trace;
+  trace.events.reserve(result.events().size());
+  for (const KinetoEvent& event : result.events()) {
+    if (const auto kind = kind_of(event); kind && !event.isHiddenEvent()) add(event, *kind, trace);
+  }
+  return trace;
+}
+
 void save(profiler::ProfilerResult& result, const std::string& file) {
   std::error_code error;
   std::filesystem::remove(file, error);
@@ -76,29 +85,40 @@ void save(profiler::ProfilerResult& result, const std::string& file) {
     throw MachineError(str("[profile] the trace could not be written to ", file));
 }
 
+// What the profiler saw of `work`: of the CPU operators and ranges, of CUDA kernels and copies.
+std::unique_ptr<profiler::ProfilerResult> profiled(const std::set<ActivityType>& activities,
+                                                   bool shapes, const std::function<void()>& work) {
+  using torch::profiler::impl::ProfilerConfig;
+  using torch::profiler::impl::ProfilerState;
+  // Without a GPU Kineto complains of that at its first start.
+  if (!activities.contains(ActivityType::CUDA)) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
+  const ProfilerConfig config(ProfilerState::KINETO, shapes, /*profile_memory=*/false,
+                              /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  try {
+    work();
+  } catch (...) {
+    profiler::disableProfiler();
+    throw;
+  }
+  return profiler::disableProfiler();
+}
+
 using measure::Span;
-using Events = std::vector<KinetoEvent>;
 
-// Other device events are the shadows of ranges on the host.
-bool is_device_work(const KinetoEvent& event) {
-  const auto kind = kind_of(event);
-  return event.deviceType() == c10::DeviceType::CUDA &&
-         (kind == EventKind::kKernel || kind == EventKind::kCopy);
+Span span_of(const TraceEvent& event) {
+  return {static_cast<double>(event.begin_ns) * 1e-9, static_cast<double>(event.end_ns) * 1e-9};
 }
 
-Span span_of(const KinetoEvent& event) {
-  return {static_cast<double>(event.startNs()) * 1e-9, static_cast<double>(event.endNs()) * 1e-9};
-}
-
-void sort_gpu_events(const Events& events, Trace& trace) {
-  std::map<int64_t, std::vector<Span>> by_stream;
-  for (const KinetoEvent& event : events) {
-    if (!is_device_work(event)) continue;
-    if (class_of_kernel(event.name()) == WorkClass::kCommunication) {
-      trace.communication.push_back(span_of(event));
-    } else {
-      by_stream[event.deviceResourceId()].push_back(span_of(event));
-    }
+void sort_gpu_events(const TraceEvents& recorded, Trace& trace) {
+  std::map<uint32_t, std::vector<Span>> by_stream;
+  for (const TraceEvent& event : recorded.events) {
+    if (!is_device_event(event)) continue;
+    const WorkClass work_class = class_of_kernel(recorded.names[event.name]);
+    auto& spans =
+        work_class == WorkClass::kCommunication ? trace.communication : by_stream[event.lane];
+    spans.push_back(span_of(event));
   }
   const auto busiest =
       std::max_element(by_stream.begin(), by_stream.end(), [](const auto& a, const auto& b) {
@@ -111,9 +131,9 @@ void sort_gpu_events(const Events& events, Trace& trace) {
   }
 }
 
-void sort_cpu_events(const Events& events, Trace& trace) {
-  for (const KinetoEvent& event : events) {
-    const std::string name = event.name();
+void sort_cpu_events(const TraceEvents& recorded, Trace& trace) {
+  for (const TraceEvent& event : recorded.events) {
+    const std::string& name = recorded.names[event.name];
     if (name.starts_with("gloo:")) {
       trace.communication.push_back(span_of(event));
     } else if (name.starts_with("aten::") || name.starts_with("flashstep::")) {
@@ -143,38 +163,12 @@ void count_from_first(Trace& trace) {
 
 }  // namespace
 
-std::unique_ptr<profiler::ProfilerResult> profiled(Seen seen, bool shapes,
-                                                   const std::function<void()>& work) {
-  using torch::profiler::impl::ActivityType;
-  using torch::profiler::impl::ProfilerConfig;
-  using torch::profiler::impl::ProfilerState;
-  // Without a GPU Kineto complains of that at its first start.
-  if (seen == Seen::kHost) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
-  std::set<ActivityType> activities;
-  if (seen != Seen::kGpu) activities.insert(ActivityType::CPU);
-  if (seen != Seen::kHost) activities.insert(ActivityType::CUDA);
-  const ProfilerConfig config(ProfilerState::KINETO, shapes, /*profile_memory=*/false,
-                              /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false);
-  profiler::prepareProfiler(config, activities);
-  profiler::enableProfiler(config, activities);
-  try {
-    work();
-  } catch (...) {
-    profiler::disableProfiler();
-    throw;
-  }
-  return profiler::disableProfiler();
-}
-
 TraceEvents record(at::Device device, const std::function<void()>& work, const std::string& file) {
-  const auto result = profiled(device.is_cuda() ? Seen::kBoth : Seen::kHost, /*shapes=*/true, work);
+  std::set<ActivityType> activities = {ActivityType::CPU};
+  if (device.is_cuda()) activities.insert(ActivityType::CUDA);
+  const auto result = profiled(activities, /*shapes=*/true, work);
   if (!file.empty()) save(*result, file);
-  TraceEvents trace;
-  trace.events.reserve(result->events().size());
-  for (const KinetoEvent& event : result->events()) {
-    if (const auto kind = kind_of(event); kind && !event.isHiddenEvent()) add(event, *kind, trace);
-  }
-  return trace;
+  return events_of(*result);
 }
 
 double Trace::compute_seconds() const { return measure::covered_seconds(compute); }
@@ -213,13 +207,10 @@ Trace last_part(const Trace& trace, double seconds) {
 
 Trace trace(c10::Device device, const std::function<void()>& work) {
   // On a GPU the host's operators stay out: recording them would slow the host down.
-  const auto result = profiled(device.is_cuda() ? Seen::kGpu : Seen::kHost, /*shapes=*/false, work);
+  const auto result = profiled({device.is_cuda() ? ActivityType::CUDA : ActivityType::CPU},
+                               /*shapes=*/false, work);
   Trace trace;
-  if (device.is_cuda()) {
-    sort_gpu_events(result->events(), trace);
-  } else {
-    sort_cpu_events(result->events(), trace);
-  }
+  (device.is_cuda() ? sort_gpu_events : sort_cpu_events)(events_of(*result), trace);
   if (trace.compute.empty()) trace.failure = "the profiler has seen no work on the device";
   count_from_first(trace);
   return trace;

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,10 +17,6 @@
 #include "flashstep/measure/lane_chart.h"
 #include "flashstep/measure/spans.h"
 #include "flashstep/trace/trace_events.h"
-
-namespace torch::autograd::profiler {
-struct ProfilerResult;
-}  // namespace torch::autograd::profiler
 
 namespace flashstep::tools {
 
@@ -50,13 +45,6 @@ Trace trace(c10::Device device, const std::function<void()>& work);
 
 // Two or three lanes with their times, for a picture.
 measure::LaneGroup lanes_of(const Trace& trace, const std::string& title);
-
-// Runs a piece of work under LibTorch's profiler (Kineto).
-
-// What the profiler saw of `work`: operators and ranges of the host, kernels and copies of GPUs.
-enum class Seen { kHost, kGpu, kBoth };
-std::unique_ptr<torch::autograd::profiler::ProfilerResult> profiled(
-    Seen seen, bool shapes, const std::function<void()>& work);
 
 // What `work` did, which must wait for the device before it returns: operators and ranges (those
 // that ProfilerRanges hears of), and on a GPU launches, kernels and copies. Recording an operator
