@@ -44,7 +44,7 @@ measure::Table account_attention(const AttentionAccount& inputs);
 
 // State and traffic of each rank: DDP, the stages of ZeRO, and whole parameters shared out.
 struct ShardingAccount {
-  ModelConfig model = {.size = "xl"};
+  ModelConfig model = {.size = "xl26"};
   std::vector<int64_t> ranks = {2};
   std::string sent = "fp32";  // the dtype that travels; "bf16"
 };
