@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "flashstep/base/text.h"
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/replica.h"

@@ -94,7 +94,7 @@ class TensorImplementation : public Implementation {
         op_(inputs_.tensors);
     };
     for (int64_t i = 0; i < warmup; ++i) call(i);
-    return seconds_of_calls(call, inputs_.tensors[0].is_cuda(), 0, samples, calls);
+    return seconds_of_calls(call, inputs_.tensors[0].device(), 0, samples, calls);
   }
 
  private:

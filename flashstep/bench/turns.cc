@@ -6,7 +6,6 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
 
@@ -125,7 +124,7 @@ void time_graphs(std::vector<Part>& parts, const std::string& pass, const TurnOp
 }
 
 double last_cache_bytes(const at::Device& device) {
-  if (device.is_cuda()) return static_cast<double>(gpu_l2_bytes());
+  if (device.is_cuda()) return static_cast<double>(measure::list_gpus().at(0).l2_bytes);
   const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return bytes > 0 ? static_cast<double>(bytes) : 32e6;  // where the system does not say
 }
@@ -159,18 +158,6 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
     if (device.is_cuda()) time_graphs(parts, pass, options);
   }
   return records;
-}
-
-std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
-                                     int64_t samples, int64_t calls) {
-  if (gpu) return gpu_seconds(call, first, samples, calls);
-  std::vector<double> seconds;
-  for (int64_t sample = 0; sample < samples; ++sample) {
-    const double start = measure::steady_seconds();
-    for (int64_t i = 0; i < calls; ++i) call(first + sample * calls + i);
-    seconds.push_back((measure::steady_seconds() - start) / static_cast<double>(calls));
-  }
-  return seconds;
 }
 
 void require_among(const std::string& expected, const std::vector<std::string>& given,

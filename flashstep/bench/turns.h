@@ -9,8 +9,8 @@
 
 #include <c10/core/Device.h>
 
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/record.h"
+#include "flashstep/bench/timing.h"
 
 namespace flashstep::tools {
 
@@ -66,11 +66,6 @@ struct TurnsCase {
 std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>& candidates,
                                const at::Device& device, const TurnOptions& options,
                                const std::function<void()>& prepare = nullptr);
-
-// For Implementation::turn(): calls of these numbers on this thread, by the clock on a CPU and
-// between events on a GPU.
-std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
-                                     int64_t samples, int64_t calls);
 
 // UserError, which begins with `expected`, for one of `given` that is not among `known`.
 void require_among(const std::string& expected, const std::vector<std::string>& given,
