@@ -10,7 +10,7 @@
 #include "flashstep/bench/allreduce.h"
 #include "flashstep/bench/bare_collectives.h"
 #include "flashstep/bench/ranks.h"
-#include "flashstep/bench/timing.h"
+#include "flashstep/bench/turns.h"
 #include "flashstep/comm/tensors.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
@@ -84,7 +84,7 @@ class CaseTurns {
     bool taken = true;
     try {
       tensor_ = at::empty({case_.bytes / element_bytes(case_.dtype)},
-                          at::TensorOptions(element_type(case_.dtype)).device(device()));
+                          at::TensorOptions(scalar_type(case_.dtype)).device(device()));
       fill();
     } catch (const c10::OutOfMemoryError&) {
       taken = false;

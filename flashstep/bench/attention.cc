@@ -201,7 +201,10 @@ std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& o
   if (names.empty()) return all;
   std::vector<std::string> known;
   for (const auto& implementation : all) known.push_back(implementation.name);
-  require_among("[bench attention] expected implementations", names, known);
+  for (const std::string& name : names) {
+    require(contains(known, name), "[bench attention] expected implementations among ", join(known),
+            ", got \"", name, "\"");
+  }
   std::erase_if(all, [&](const AttentionCandidate& c) { return !wanted(c.name); });
   return all;
 }

@@ -175,7 +175,7 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
     const char* device_name = device.is_cuda() ? "cuda" : "cpu";
     record.facts["flops"] = pass_flops(c, "both");
     record.facts["limit seconds"] = limit_seconds(c, "both", device_name);
-    record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c));
+    record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c.dtype));
   }
   return records;
 }

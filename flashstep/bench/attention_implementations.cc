@@ -31,7 +31,7 @@ class TensorAttention : public AttentionImplementation {
                   bool matrices)
       : forward_(std::move(forward)), device_(round.device) {
     for (const auto& set : round.inputs) sets_.push_back(leaves_of(set, without_heads));
-    const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+    const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
     large_ = matrices && bytes > kMatrixHeldBytes / 16;
     release_ = matrices && bytes > kMatrixHeldBytes;
   }
@@ -161,7 +161,7 @@ void refuse_what_does_not_fit(const AttentionRound& round) {
   if (!round.device.is_cpu()) return;
   constexpr double kMatrices = 5;  // that the formula and its gradient hold at once
   const double needed =
-      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
   const auto memory = static_cast<double>(measure::describe_machine().memory_bytes);
   if (needed > memory / 2) {
     throw UserError(str("OOM: the formula needs ", human_bytes(static_cast<uint64_t>(needed)),

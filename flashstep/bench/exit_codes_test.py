@@ -90,6 +90,8 @@ bench allreduce --device cpu --megabytes 0.000001: an element
 bench attention --device cpu --preset sweep --pairs 128x64: 128:64
 bench attention --device cpu --preset sweep --pairs 0:64: 0:64
 bench attention --device cpu --preset handout --n 100: filter
+bench attention --device cpu --preset handout --pass sideways: sideways
+bench attention --device tpu: tpu
 bench attention --device cpu --preset handout --implementations nobody: nobody
 bench attention --device cpu --preset handouts: handouts
 bench norm --device cpu --preset 2025: preset

@@ -191,8 +191,6 @@ std::vector<std::string> merged_table(const std::vector<std::string>& old, const
 
 BenchReport bench_products(const BenchProductsOptions& options) {
   require(!measure::list_gpus().empty(), "[bench products] expected a GPU, got none");
-  require(!options.workloads.empty() && options.turns > 0,
-          "[bench products] expected a size and a turn, got none");
   const internal::LtMachine machine = internal::lt_machine();
   Benchmark benchmark;
   benchmark.command = "bench products";

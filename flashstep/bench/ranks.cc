@@ -41,7 +41,6 @@ std::unique_ptr<Subprocess> start(const RankJob& job) {
   child.command.push_back(absolute(job.program));
   child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
   child.variables = variables_of_process();
-  for (const auto& [name, value] : job.variables) child.variables[name] = value;
   // One rank needs nobody to watch it beside us: a program less to start and to wait for.
   if (job.ranks == 1) {
     child.variables =

@@ -160,17 +160,18 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
   return records;
 }
 
-void require_among(const std::string& expected, const std::vector<std::string>& given,
-                   const std::vector<std::string>& known) {
-  for (const std::string& name : given)
-    require(contains(known, name), expected, " among ", join(known), ", got \"", name, "\"");
-}
-
 at::Device bench_device(const std::string& command, const std::string& name) {
-  require_among("[" + command + "] expected device", {name}, {"cpu", "cuda"});
   require(name == "cpu" || !measure::list_gpus().empty(), "[", command,
           "] expected a GPU for device cuda, got none");
   return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  return dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;
+}
+
+int64_t element_bytes(const std::string& dtype) {
+  return static_cast<int64_t>(c10::elementSize(scalar_type(dtype)));
 }
 
 std::unique_ptr<GpuStream> stream_of(const at::Device& device) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include "flashstep/bench/record.h"
 #include "flashstep/bench/timing.h"
@@ -67,11 +68,11 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
                                const at::Device& device, const TurnOptions& options,
                                const std::function<void()>& prepare = nullptr);
 
-// UserError, which begins with `expected`, for one of `given` that is not among `known`.
-void require_among(const std::string& expected, const std::vector<std::string>& given,
-                   const std::vector<std::string>& known);
-// "cpu", or "cuda" where there is a GPU; UserError, which begins with `command`, for others.
+// "cpu", or "cuda" where there is a GPU; UserError, which begins with `command`, without one.
 at::Device bench_device(const std::string& command, const std::string& name);
+// "fp32", "bf16", "fp16".
+at::ScalarType scalar_type(const std::string& dtype);
+int64_t element_bytes(const std::string& dtype);
 // The stream that work is measured on; none on a CPU.
 std::unique_ptr<GpuStream> stream_of(const at::Device& device);
 
