@@ -137,8 +137,9 @@ std::string last_begun(const std::vector<std::string>& results) {
 
 void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
   for (const std::string& line : results) {
-    if (Json::parse(line).contains("begins")) continue;
-    const Record part = record_from_json(line);
+    const auto json = nlohmann::ordered_json::parse(line);
+    if (json.contains("begins")) continue;
+    const Record part = json.get<Record>();
     for (Record& record : records) {
       const bool same = record.implementation == part.implementation &&
                         (part.key.empty() || part.key == record.key);

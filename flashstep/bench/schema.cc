@@ -50,19 +50,8 @@ CellOf implementation() {
   return [](const Record& r, const Records&) { return Cell(r.implementation); };
 }
 
-CellOf key(const std::string& name) {
-  return [name](const Record& r, const Records&) {
-    const auto found = std::find_if(r.key.begin(), r.key.end(),
-                                    [&](const auto& field) { return field.first == name; });
-    return found == r.key.end() ? Cell() : found->second;
-  };
-}
-
 CellOf fact(const std::string& name, double factor) {
-  return [name, factor](const Record& r, const Records&) {
-    const auto found = r.facts.find(name);
-    return found == r.facts.end() ? Cell() : scaled(found->second, factor);
-  };
+  return [name, factor](const Record& r, const Records&) { return scaled(r.cell(name), factor); };
 }
 
 CellOf median(const std::string& series, double factor) { return quantile(series, 0.5, factor); }
@@ -123,10 +112,10 @@ NumberOf rate(const std::string& fact, const std::string& series, double factor)
   };
 }
 
-SchemaColumn text_key(const std::string& name) { return {measure::text_column(name), key(name)}; }
+SchemaColumn text_key(const std::string& name) { return {measure::text_column(name), fact(name)}; }
 
 SchemaColumn integer_key(const std::string& name) {
-  return {measure::integer_column(name), key(name)};
+  return {measure::integer_column(name), fact(name)};
 }
 
 measure::Column error_column(const std::string& name, const std::string& unit) {

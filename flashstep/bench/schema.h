@@ -37,8 +37,7 @@ Schema operator+(Schema a, const Schema& b);
 // ---- Cells
 
 CellOf implementation();
-CellOf key(const std::string& name);
-// A fact as it is; a number times `factor`.
+// A fact, or of the key, as it is; a number times `factor`.
 CellOf fact(const std::string& name, double factor = 1);
 CellOf median(const std::string& series, double factor = 1);
 CellOf quantile(const std::string& series, double q, double factor = 1);

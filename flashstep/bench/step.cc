@@ -76,8 +76,7 @@ class StepBench {
     std::vector<std::string> results;
     const auto take = [&] {
       if (results.empty()) return;
-      const auto all = nlohmann::ordered_json::parse(results.back());
-      for (size_t i = 0; i < records.size(); ++i) records[i] = record_from_json(all.at(i).dump());
+      nlohmann::ordered_json::parse(results.back()).get_to(records);
     };
     Outcome outcome;
     try {
