@@ -1,4 +1,4 @@
-"""flashstep bench step as a command: processes of its own, files, and PyTorch beside it."""
+"""flashstep bench step as a command: flags of a model, and PyTorch beside it."""
 import importlib.util
 import unittest
 
@@ -10,18 +10,6 @@ SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 1
 
 
 class BenchStepTest(FolderTest):
-    def test_files_and_every_single_step(self):
-        result = run.well(*SMALL, "--mode", "forward,step", "--warmup", "0,2", "--steps", 3, "--out", self.path)
-        rows = rows_of(self.path / "step.csv")  # of every step
-        self.assertEqual(len(rows), 2 * (3 + 5))
-        self.assertTrue(all(float(row["total (ms)"]) > 0 for row in rows), rows)
-        self.assertEqual(sum(row["kind"] == "warm-up" for row in rows), 2 * 2)
-        table = self.table("step")
-        self.assertEqual(column(table, "mode"), ["forward", "forward", "step", "step"])
-        self.assertEqual(column(table, "warm-up"), [0, 2, 0, 2])
-        for name in ("step_parts_b2_n16_fp32_auto", "step_warmup_32-64-2-2_n16_fp32_auto_step"):
-            self.assertTrue((self.path / f"{name}.svg").exists(), list(self.path.iterdir()))
-
     def test_hyper_parameters_by_hand(self):
         result = run.well("--device", "cpu", "--size", "small", "--layers", 1, "--d-model", 48, "--d-ff", 80, "--heads", 3,
                      "--vocab", 100, "--context", 8, "--batch", 3, "--steps", 1, "--warmup", 0, "--out", self.path)
