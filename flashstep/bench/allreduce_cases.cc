@@ -100,22 +100,15 @@ int64_t pattern_period(const std::string& dtype, int64_t ranks) {
 
 void fill_pattern(at::Tensor buffer, const std::string& dtype, int64_t ranks, int64_t rank) {
   const at::Tensor source = pattern(buffer, pattern_period(dtype, ranks), rank + 1);
-  for (int64_t begin = 0; begin < buffer.numel(); begin += source.numel()) {
-    const int64_t length = std::min(source.numel(), buffer.numel() - begin);
-    buffer.narrow(0, begin, length).copy_(source.narrow(0, 0, length));
-  }
+  for (const at::Tensor& part : buffer.split(source.numel()))
+    part.copy_(source.narrow(0, 0, part.numel()));
 }
 
 int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t ranks) {
   const at::Tensor sum = pattern(buffer, pattern_period(dtype, ranks), ranks * (ranks + 1) / 2);
   int64_t wrong = 0;
-  for (int64_t begin = 0; begin < buffer.numel(); begin += sum.numel()) {
-    const int64_t length = std::min(sum.numel(), buffer.numel() - begin);
-    wrong += buffer.narrow(0, begin, length)
-                 .ne(sum.narrow(0, 0, length))  // NaN differs from everything
-                 .sum()
-                 .item<int64_t>();
-  }
+  for (const at::Tensor& part : buffer.split(sum.numel()))  // NaN differs from everything
+    wrong += part.ne(sum.narrow(0, 0, part.numel())).sum().item<int64_t>();
   return wrong;
 }
 

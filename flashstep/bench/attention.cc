@@ -235,15 +235,6 @@ double times_best_peer(const Record& r, const Records& all, const std::string& s
   return best == nullptr ? NAN : best->median(series) / r.median(series);
 }
 
-std::vector<double> finite_numbers(const Records& records, const NumberOf& number) {
-  std::vector<double> numbers;
-  for (const Record& r : records) {
-    const double one = number(r, records);
-    if (std::isfinite(one)) numbers.push_back(one);
-  }
-  return numbers;
-}
-
 CellOf ours(const CellOf& cell) {
   return [cell](const Record& r, const Records& all) {
     return r.ours ? cell(r, all) : measure::Cell();

@@ -56,7 +56,14 @@ const std::vector<PresetAxes>& preset_axes() {
       {"leaderboard", {"both"}, {"bf16"}, {true}, 1, {16}, {64}, square({16384})},
       {"sweep", {"forward"}, {"fp32", "bf16"}, {false}, 4, {8}, {64}, swept()},
       {"cpu", apart, {"fp32", "bf16"}, masks, 1, {1, 16}, {64, 128}, doubled(512, 4096)},
-      {"grid", apart, {"fp32"}, {false}, 8, {0}, dims, square({256, 1024, 4096, 8192, 16384})}};
+      {"grid",
+       apart,
+       {"fp32", "bf16", "fp16"},
+       {false},
+       8,
+       {0},
+       dims,
+       square({256, 1024, 4096, 8192, 16384})}};
   return all;
 }
 

@@ -132,6 +132,15 @@ double times_as_fast(const Record& record, const Records& all, const std::string
   return other == nullptr ? NAN : other->median(series) / record.median(series);
 }
 
+std::vector<double> finite_numbers(const Records& records, const NumberOf& number) {
+  std::vector<double> numbers;
+  for (const Record& r : records) {
+    const double one = number(r, records);
+    if (std::isfinite(one)) numbers.push_back(one);
+  }
+  return numbers;
+}
+
 std::vector<std::string> failures(const Records& records) {
   // How much memory was missing differs from cell to cell; that it was missing is the reason.
   const auto reason = [](const Record& r) {
@@ -154,13 +163,10 @@ std::vector<std::string> speed_beside_others(const Records& records, const std::
                                              const std::string& series) {
   std::vector<std::string> sentences;
   for (const std::string& peer : records.distinct(implementation_of)) {
-    std::vector<double> ratios;
-    for (const Record& record : records) {
-      if (record.implementation != ours || peer == ours) continue;
-      const double ratio = times_as_fast(record, records, peer, series);
-      if (!std::isnan(ratio)) ratios.push_back(ratio);
-    }
-    if (ratios.empty()) continue;
+    const auto ratios = finite_numbers(records, [&](const Record& r, const Records& all) {
+      return r.implementation == ours ? times_as_fast(r, all, peer, series) : NAN;
+    });
+    if (peer == ours || ratios.empty()) continue;
     const auto [worst, best] = std::minmax_element(ratios.begin(), ratios.end());
     sentences.push_back(str(ours, " has ", fixed(measure::geometric_mean(ratios), 2),
                             " times the speed of ", peer, " in the geometric mean of ",

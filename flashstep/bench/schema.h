@@ -70,6 +70,9 @@ measure::Column significant(const std::string& name, const std::string& unit, in
 double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
                      const std::string& series);
 
+// Of every record for which that is a number.
+std::vector<double> finite_numbers(const Records& records, const NumberOf& number);
+
 // ---- Sentences
 
 // Why cells are empty: a sentence for each implementation and reason.

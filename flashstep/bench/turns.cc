@@ -16,6 +16,7 @@ constexpr int64_t kMostSets = 16;
 constexpr double kCacheWarmSeconds = 5e-3;  // a longer call fills the caches by itself
 constexpr double kTooSlow = 10;             // budgets that one call may take and still be repeated
 constexpr int64_t kGraphCalls = 10, kGraphSamples = 15;
+constexpr double kGraphBelowSeconds = 5e-4;  // longer calls hide their launching
 
 struct SamplingPlan {
   int64_t warmup = 0, samples = 0, calls = 1, turns = 1;
@@ -111,9 +112,9 @@ void time_turns(std::vector<Part>& parts, const std::string& pass, const TurnOpt
   }
 }
 
-void time_graphs(std::vector<Part>& parts, const std::string& pass, const TurnOptions& options) {
+void time_graphs(std::vector<Part>& parts, const std::string& pass) {
   for (Part& part : parts) {
-    if (!(part.record.median("seconds") < options.graph_below_seconds)) continue;
+    if (!(part.record.median("seconds") < kGraphBelowSeconds)) continue;
     check_interrupted("interrupted");
     std::vector<double> seconds;
     const Outcome outcome =
@@ -155,7 +156,7 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
       parts.push_back({entries[i].implementation.get(), record});
     }
     time_turns(parts, pass, options);
-    if (device.is_cuda()) time_graphs(parts, pass, options);
+    if (device.is_cuda()) time_graphs(parts, pass);
   }
   return records;
 }

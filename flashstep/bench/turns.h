@@ -21,10 +21,9 @@ struct TurnOptions {
   double warmup_seconds = 0.003;
   int64_t turns = 3;
   int64_t least_samples = 3, most_samples = 60;
-  double sample_seconds = 1e-4;       // a sample is as many calls as take this long
-  int64_t warmup_calls = 0;           // with `calls`: untimed
-  int64_t calls = 0;                  // > 0: exactly so many samples of one call each
-  double graph_below_seconds = 5e-4;  // longer calls hide their launching: no graph
+  double sample_seconds = 1e-4;  // a sample is as many calls as take this long
+  int64_t warmup_calls = 0;      // with `calls`: untimed
+  int64_t calls = 0;             // > 0: exactly so many samples of one call each
 };
 
 // One way to compute one case. What it throws ends its part in the case.
