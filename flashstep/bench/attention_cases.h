@@ -111,7 +111,6 @@ class AttentionReference {
   AttentionErrors errors(const AttentionOutcome& outcome) const;
 
   int64_t checked_heads() const { return heads_.numel(); }
-  int64_t all_heads() const { return all_heads_; }
 
  private:
   at::Tensor some_heads(const at::Tensor& x) const;  // (B, H, rows, D) -> (heads, rows, D)

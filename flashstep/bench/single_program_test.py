@@ -28,8 +28,8 @@ class BenchSingleTest(FolderTest):
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):
         result = run.well("step", "--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16,
-                          "--batch", 2, "--peers", "eager", "--turns", 2, "--steps", 2, "--mode", "forward,step", "--precision", "fp32,bf16", *peer("step_torch.py"),
-                          "--out", self.path)
+                          "--batch", 2, "--peers", "eager", "--turns", 2, "--steps", 2, "--mode", "forward,step",
+                          "--precision", "fp32,bf16", *peer("step_torch.py"), "--out", self.path)
         table = self.table("step")
         self.assertTrue(all(value > 0 for value in column(table, "x eager")), table["notes"])
         self.assertTrue(all(value < 0.1 for value in column(table, "gradient error") if value is not None))
