@@ -20,7 +20,7 @@ set(FLASHSTEP_CUDA_INCLUDES "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*
 set(FLASHSTEP_LONG_TESTS
   comm_group_faults_test hosts_test kill_test launch_train_test others_files_test parallel_flat_shards_edges_test
   parallel_flat_shards_test parallel_gradient_reducer_test rank_kills_test profile_account_program_test
-  python_handout_test python_inductor_test python_install_test bench_norm_program_test bench_parallel_program_test bench_step_program_test bench_exit_codes_test
+  python_handout_test python_inductor_test python_install_test bench_single_program_test bench_parallel_program_test bench_exit_codes_test
   report_quick_test
   safetensors_interop_test sentences_test signals_test tokenizer_peers_test tokenizer_program_test train_cli_test train_data_cli_test
   train_parallel_train_test)

@@ -33,7 +33,7 @@ Schema allreduce_case_schema() {
           text_key("device"),
           text_key("dtype"),
           integer_key("ranks"),
-          {significant("size", "MB"), key("size")}};
+          {significant("size", "MB"), fact("size")}};
 }
 
 // What a machine lacks is said in the cell.

@@ -29,7 +29,7 @@ struct AllreducePlan {
 };
 
 std::vector<std::string> allreduce_presets();  // the course's years: "2024", "2025", "2026"
-AllreducePlan allreduce_preset(const std::string& name);  // UserError for an unknown one
+AllreducePlan allreduce_preset(const std::string& name);
 
 // All that backends ("gloo", "nccl") and devices ("cpu", "cuda") have in common: NCCL knows no CPU.
 // An empty list means every one. UserError when nothing is left.
@@ -45,8 +45,7 @@ std::string describe(const AllreduceCase& c);  // "nccl cuda 4 ranks 100 MB fp32
 Fields key_of(const AllreduceCase& c);         // backend, device, dtype, ranks, size (MB)
 
 // By transport and number of ranks, in this order: one job each, with a case for every size.
-// UserError for what cannot be measured: fewer than 2 ranks, a size below one element a rank, sums
-// that are not exact.
+// UserError for what cannot be measured: a size below one element a rank, sums that are not exact.
 std::vector<std::vector<AllreduceCase>> jobs_of(const AllreducePlan& plan);
 
 // What the links between ranks of one machine carry at most, one way.
@@ -62,9 +61,6 @@ Links links_of(const std::vector<Transport>& transports, const std::string& gpu_
 
 // What ranks add up, so that every element of the sum is known beforehand and exact: rank r holds
 // (r + 1) (i mod p + 1) at element i, and the sum over n ranks is n (n + 1) / 2 (i mod p + 1).
-
-at::ScalarType element_type(const std::string& dtype);  // "fp32", "bf16", "fp16"; else UserError
-int64_t element_bytes(const std::string& dtype);
 
 // p: an odd prime, so that no block of a collective's own is a multiple of it, and small enough for
 // every partial sum to be exact in the dtype. UserError for too many ranks.

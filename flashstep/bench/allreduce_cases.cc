@@ -5,6 +5,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/allreduce.h"
+#include "flashstep/bench/turns.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/data_sheet.h"
 #include "flashstep/measure/limits.h"
@@ -38,8 +39,6 @@ AllreducePlan allreduce_preset(const std::string& name) {
   } else if (name == "2025") {
     plan.transports = {{"gloo", "cpu"}, {"nccl", "cuda"}};
   } else {
-    require(name == "2026", "[bench allreduce] expected a preset of ", join(allreduce_presets()),
-            ", got \"", name, "\"");
     plan.transports = {{"nccl", "cuda"}};
   }
   return plan;
@@ -66,7 +65,6 @@ std::vector<std::vector<AllreduceCase>> jobs_of(const AllreducePlan& plan) {
   std::vector<std::vector<AllreduceCase>> jobs;
   for (const auto& [backend, device] : plan.transports) {
     for (const int64_t ranks : plan.ranks) {
-      require(ranks >= 2, "[bench allreduce] expected at least 2 ranks, got ", ranks);
       pattern_period(plan.dtype, ranks);
       jobs.emplace_back();
       for (const double megabytes : plan.megabytes) {
@@ -77,8 +75,6 @@ std::vector<std::vector<AllreduceCase>> jobs_of(const AllreducePlan& plan) {
       }
     }
   }
-  require(!jobs.empty() && !plan.megabytes.empty(),
-          "[bench allreduce] expected sizes and ranks, got none");
   return jobs;
 }
 
@@ -90,21 +86,9 @@ Fields key_of(const AllreduceCase& c) {
           {"size", static_cast<double>(c.bytes) / 1e6}};
 }
 
-at::ScalarType element_type(const std::string& dtype) {
-  if (dtype == "fp32") return at::kFloat;
-  if (dtype == "bf16") return at::kBFloat16;
-  require(dtype == "fp16", "[bench allreduce] expected dtype fp32, bf16 or fp16, got \"", dtype,
-          "\"");
-  return at::kHalf;
-}
-
-int64_t element_bytes(const std::string& dtype) {
-  return static_cast<int64_t>(c10::elementSize(element_type(dtype)));
-}
-
 int64_t pattern_period(const std::string& dtype, int64_t ranks) {
   // Whole numbers up to 2^(bits of the significand) are exact: 24, 8 and 11 bits.
-  const at::ScalarType type = element_type(dtype);
+  const at::ScalarType type = scalar_type(dtype);
   const int64_t exact = int64_t{1} << (type == at::kFloat ? 24 : type == at::kHalf ? 11 : 8);
   const int64_t most = exact / (ranks * (ranks + 1) / 2);
   for (const int64_t prime : {251, 31, 13, 7, 5, 3}) {
@@ -116,22 +100,15 @@ int64_t pattern_period(const std::string& dtype, int64_t ranks) {
 
 void fill_pattern(at::Tensor buffer, const std::string& dtype, int64_t ranks, int64_t rank) {
   const at::Tensor source = pattern(buffer, pattern_period(dtype, ranks), rank + 1);
-  for (int64_t begin = 0; begin < buffer.numel(); begin += source.numel()) {
-    const int64_t length = std::min(source.numel(), buffer.numel() - begin);
-    buffer.narrow(0, begin, length).copy_(source.narrow(0, 0, length));
-  }
+  for (const at::Tensor& part : buffer.split(source.numel()))
+    part.copy_(source.narrow(0, 0, part.numel()));
 }
 
 int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t ranks) {
   const at::Tensor sum = pattern(buffer, pattern_period(dtype, ranks), ranks * (ranks + 1) / 2);
   int64_t wrong = 0;
-  for (int64_t begin = 0; begin < buffer.numel(); begin += sum.numel()) {
-    const int64_t length = std::min(sum.numel(), buffer.numel() - begin);
-    wrong += buffer.narrow(0, begin, length)
-                 .ne(sum.narrow(0, 0, length))  // NaN differs from everything
-                 .sum()
-                 .item<int64_t>();
-  }
+  for (const at::Tensor& part : buffer.split(sum.numel()))  // NaN differs from everything
+    wrong += part.ne(sum.narrow(0, 0, part.numel())).sum().item<int64_t>();
   return wrong;
 }
 

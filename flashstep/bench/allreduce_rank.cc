@@ -9,8 +9,8 @@
 
 #include "flashstep/bench/allreduce.h"
 #include "flashstep/bench/bare_collectives.h"
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/ranks.h"
+#include "flashstep/bench/turns.h"
 #include "flashstep/comm/tensors.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
@@ -84,7 +84,7 @@ class CaseTurns {
     bool taken = true;
     try {
       tensor_ = at::empty({case_.bytes / element_bytes(case_.dtype)},
-                          at::TensorOptions(element_type(case_.dtype)).device(device()));
+                          at::TensorOptions(scalar_type(case_.dtype)).device(device()));
       fill();
     } catch (const c10::OutOfMemoryError&) {
       taken = false;
@@ -153,7 +153,8 @@ class CaseTurns {
   double sample_in_a_row(const Summer& implementation, int64_t calls) {
     prepare();
     implementation.call();  // meets the other ranks: those behind it start together
-    return slowest(gpu_seconds([&](int64_t) { implementation.call(); }, 0, 1, calls)[0]);
+    return slowest(seconds_of_calls([&](int64_t) { implementation.call(); }, tensor_.device(), 0, 1,
+                                    calls)[0]);
   }
 
   // Seconds from a call's launch to its end, by the host's clock, on the slowest rank.

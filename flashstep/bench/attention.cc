@@ -201,7 +201,10 @@ std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& o
   if (names.empty()) return all;
   std::vector<std::string> known;
   for (const auto& implementation : all) known.push_back(implementation.name);
-  require_among("[bench attention] expected implementations", names, known);
+  for (const std::string& name : names) {
+    require(contains(known, name), "[bench attention] expected implementations among ", join(known),
+            ", got \"", name, "\"");
+  }
   std::erase_if(all, [&](const AttentionCandidate& c) { return !wanted(c.name); });
   return all;
 }
@@ -230,15 +233,6 @@ const Record* best_peer(const Record& of_case, const Records& all, const std::st
 double times_best_peer(const Record& r, const Records& all, const std::string& series) {
   const Record* best = best_peer(r, all, series);
   return best == nullptr ? NAN : best->median(series) / r.median(series);
-}
-
-std::vector<double> finite_numbers(const Records& records, const NumberOf& number) {
-  std::vector<double> numbers;
-  for (const Record& r : records) {
-    const double one = number(r, records);
-    if (std::isfinite(one)) numbers.push_back(one);
-  }
-  return numbers;
 }
 
 CellOf ours(const CellOf& cell) {

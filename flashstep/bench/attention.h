@@ -54,8 +54,6 @@ bool is_row(const Record& r, const Records& all);
 const Record* best_peer(const Record& of_case, const Records& all, const std::string& series);
 // Its time over this one's; NaN without both.
 double times_best_peer(const Record& r, const Records& all, const std::string& series = "seconds");
-// Of every record for which that is a number.
-std::vector<double> finite_numbers(const Records& records, const NumberOf& number);
 // The cell of ours; an empty one of peers.
 CellOf ours(const CellOf& cell);
 

@@ -56,7 +56,14 @@ const std::vector<PresetAxes>& preset_axes() {
       {"leaderboard", {"both"}, {"bf16"}, {true}, 1, {16}, {64}, square({16384})},
       {"sweep", {"forward"}, {"fp32", "bf16"}, {false}, 4, {8}, {64}, swept()},
       {"cpu", apart, {"fp32", "bf16"}, masks, 1, {1, 16}, {64, 128}, doubled(512, 4096)},
-      {"grid", apart, {"fp32"}, {false}, 8, {0}, dims, square({256, 1024, 4096, 8192, 16384})}};
+      {"grid",
+       apart,
+       {"fp32", "bf16", "fp16"},
+       {false},
+       8,
+       {0},
+       dims,
+       square({256, 1024, 4096, 8192, 16384})}};
   return all;
 }
 
@@ -149,16 +156,14 @@ AttentionSize size_of(const AttentionCase& c) {
   return size;
 }
 
-int64_t element_bytes(const AttentionCase& c) { return c.dtype == "fp32" ? 4 : 2; }
-
 double pass_flops(const AttentionCase& c, const std::string& pass) {
   return (pass == "backward" ? 0 : attention_forward_flops(size_of(c))) +
          (pass == "forward" ? 0 : attention_backward_flops(size_of(c)));
 }
 
 double pass_bytes(const AttentionCase& c, const std::string& pass) {
-  return (pass == "backward" ? 0 : attention_forward_bytes(size_of(c), element_bytes(c))) +
-         (pass == "forward" ? 0 : attention_backward_bytes(size_of(c), element_bytes(c)));
+  return (pass == "backward" ? 0 : attention_forward_bytes(size_of(c), element_bytes(c.dtype))) +
+         (pass == "forward" ? 0 : attention_backward_bytes(size_of(c), element_bytes(c.dtype)));
 }
 
 std::string describe(const AttentionCase& c) {
@@ -193,7 +198,6 @@ AttentionPreset attention_preset(const std::string& name, const Pairs& pairs) {
 }
 
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) {
-  require_among("[bench attention] expected passes", filter.passes, kAttentionPasses);
   std::erase_if(preset.cases, [&](const AttentionCase& c) {
     return !is_wanted(filter.dtypes, c.dtype) || !is_wanted(filter.lengths, c.n) ||
            !is_wanted(filter.head_dims, c.head_dim);
@@ -202,17 +206,13 @@ AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) 
   return preset;
 }
 
-at::ScalarType scalar_type(const AttentionCase& c) {
-  return c.dtype == "fp32" ? at::kFloat : c.dtype == "bf16" ? at::kBFloat16 : at::kHalf;
-}
-
 AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, uint64_t seed) {
   torch::manual_seed(seed);
   const int64_t heads = std::max<int64_t>(c.heads, 1);
   const auto draw = [&](int64_t rows) {
     return at::randn({c.batch, heads, rows, c.head_dim},
                      at::TensorOptions(at::kFloat).device(device))
-        .to(scalar_type(c));
+        .to(scalar_type(c.dtype));
   };
   at::Tensor q = draw(c.n), k = draw(c.m), v = draw(c.m);
   return {q, k, v, draw(c.n)};
@@ -262,7 +262,7 @@ AttentionReference::AttentionReference(const AttentionCase& c, const AttentionIn
   const auto formula = blockwise(x, c.causal, gradients);
   for (size_t i = 0; i < oracle_.size() && oracle_[i].defined() && oracle_[i].numel() > 0; ++i) {
     tolerance_[i] = 2 * largest_of_block(formula[i].to(at::kDouble) - oracle_[i]) +
-                    half_ulp(scalar_type(c)) * largest_of_block(oracle_[i]) + kFloatRounding;
+                    half_ulp(scalar_type(c.dtype)) * largest_of_block(oracle_[i]) + kFloatRounding;
   }
 }
 

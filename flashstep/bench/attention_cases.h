@@ -28,7 +28,6 @@ struct AttentionCase {
 
 // For the cost formulas, where no heads are one head.
 AttentionSize size_of(const AttentionCase& c);
-int64_t element_bytes(const AttentionCase& c);
 double pass_flops(const AttentionCase& c, const std::string& pass);
 double pass_bytes(const AttentionCase& c, const std::string& pass);
 
@@ -48,8 +47,7 @@ std::vector<std::string> attention_presets();
 AttentionPreset attention_preset(const std::string& name,
                                  const std::vector<std::pair<int64_t, int64_t>>& pairs = {});
 
-// Which cases of a preset are measured; what is empty leaves nothing out. UserError for a pass that
-// there is not.
+// Which cases of a preset are measured; what is empty leaves nothing out.
 struct AttentionFilter {
   std::vector<std::string> dtypes;
   std::vector<int64_t> lengths;  // N
@@ -59,8 +57,6 @@ struct AttentionFilter {
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter);
 
 // What the implementations of `flashstep bench attention` compute on, and what they should find.
-
-at::ScalarType scalar_type(const AttentionCase& c);
 
 struct AttentionInputs {
   at::Tensor q, k, v;   // (B, H, N, D), (B, H, M, D), (B, H, M, D); H is 1 where there are none
@@ -115,7 +111,6 @@ class AttentionReference {
   AttentionErrors errors(const AttentionOutcome& outcome) const;
 
   int64_t checked_heads() const { return heads_.numel(); }
-  int64_t all_heads() const { return all_heads_; }
 
  private:
   at::Tensor some_heads(const at::Tensor& x) const;  // (B, H, rows, D) -> (heads, rows, D)

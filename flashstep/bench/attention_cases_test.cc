@@ -6,8 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/error.h"
-
 namespace flashstep::tools {
 namespace {
 
@@ -32,7 +30,6 @@ TEST(BenchAttentionCases, OtherPresetsAreThere) {
   EXPECT_EQ(describe(leaderboard.cases[0]), "bf16 B 1 H 16 N 16384 D 64 causal");
   EXPECT_EQ(leaderboard.passes, std::vector<std::string>{"both"});
   for (const auto& name : attention_presets()) EXPECT_EQ(attention_preset(name).name, name);
-  EXPECT_THROW(attention_preset("handouts"), UserError);
 }
 
 TEST(BenchAttentionCases, SweepTakesPairs) {
@@ -142,7 +139,6 @@ TEST(AttentionReference, TakesSomeOfManyHeads) {
   const AttentionCase c{"fp32", 1, 16, 4096, 4096, 8, true};
   const auto inputs = random_inputs(c, at::kCPU, 5);
   const AttentionReference reference(c, inputs, false);
-  EXPECT_EQ(reference.all_heads(), 16);
   EXPECT_EQ(reference.checked_heads(), 3);
   auto out = at::scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, {}, 0, true);
   EXPECT_EQ(reference.errors({out}).wrong[0], 0);

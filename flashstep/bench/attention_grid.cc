@@ -9,6 +9,7 @@
 #include "flashstep/bench/attention.h"
 #include "flashstep/bench/attention_cases.h"
 #include "flashstep/bench/schema.h"
+#include "flashstep/bench/timing.h"
 #include "flashstep/bench/workload.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
@@ -25,33 +26,15 @@ constexpr int64_t kWarmup = 3;
 constexpr double kCpuSeconds = 10;  // of one cell
 constexpr uint64_t kGridSeed = 1;
 
-// In the order of the dtypes that are asked for; fp32 where none is.
-std::vector<AttentionCase> grid_cases(AttentionFilter filter) {
-  const AttentionPreset preset = attention_preset("grid");
-  if (filter.dtypes.empty()) filter.dtypes = {"fp32"};
-  AttentionPreset all{preset.name, {}, preset.passes};
-  for (const std::string& dtype : filter.dtypes) {
-    for (AttentionCase c : preset.cases) {
-      c.dtype = dtype;
-      all.cases.push_back(c);
-    }
-  }
-  return filtered(std::move(all), filter).cases;
-}
-
-void wait(const at::Device& device) {
-  if (device.is_cuda()) measure::synchronize_gpu(device.index());
-}
-
 // Seconds of `wanted` calls, each waited for, after some that warm up; fewer on a CPU.
 std::vector<double> seconds_of(const std::function<void()>& call, const at::Device& device,
                                int64_t wanted) {
   const auto timed = [&] {
     check_interrupted("interrupted");
-    wait(device);
+    synchronize(device);
     const double start = measure::steady_seconds();
     call();
-    wait(device);
+    synchronize(device);
     return measure::steady_seconds() - start;
   };
   const double first = timed();
@@ -102,12 +85,12 @@ AttentionOutcome weigh(Record& record, const AttentionForward& forward,
   Scales scales(device);
   scales.reset_peak();
   at::Tensor out = forward(inputs.q, inputs.k, inputs.v);
-  wait(device);
+  synchronize(device);
   record.facts["forward peak"] = scales.peak();
   record.facts["before backward"] = scales.now();
   scales.reset_peak();
   const auto found = gradients_of(out, inputs, /*retain_graph=*/true);
-  wait(device);
+  synchronize(device);
   record.facts["backward peak"] = scales.peak();
   const at::Tensor value = out.detach();
   out = at::Tensor();  // the graph goes, the output and the gradients stay
@@ -175,7 +158,7 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
     const char* device_name = device.is_cuda() ? "cuda" : "cpu";
     record.facts["flops"] = pass_flops(c, "both");
     record.facts["limit seconds"] = limit_seconds(c, "both", device_name);
-    record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c));
+    record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c.dtype));
   }
   return records;
 }
@@ -321,7 +304,9 @@ BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
           "[bench attention] expected no --pass with preset grid, which measures forward and "
           "backward in one, got ",
           options.filter.passes.size(), options.filter.passes.size() == 1 ? " pass" : " passes");
-  const auto cases = grid_cases(options.filter);
+  AttentionFilter filter = options.filter;
+  if (filter.dtypes.empty()) filter.dtypes = {"fp32"};
+  const auto cases = filtered(attention_preset("grid"), filter).cases;
   require(!cases.empty(), "[bench attention] expected cases of grid, the filter leaves none");
   BenchAttentionOptions chosen = options;
   if (chosen.implementations.empty()) {

@@ -29,9 +29,9 @@ class TensorAttention : public AttentionImplementation {
   // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
   TensorAttention(const AttentionRound& round, AttentionForward forward, bool without_heads,
                   bool matrices)
-      : forward_(std::move(forward)), gpu_(round.device.is_cuda()) {
+      : forward_(std::move(forward)), device_(round.device) {
     for (const auto& set : round.inputs) sets_.push_back(leaves_of(set, without_heads));
-    const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+    const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
     large_ = matrices && bytes > kMatrixHeldBytes / 16;
     release_ = matrices && bytes > kMatrixHeldBytes;
   }
@@ -45,14 +45,14 @@ class TensorAttention : public AttentionImplementation {
     prepare(pass);
     const auto work = [&](int64_t number) { call(pass, number); };
     for (int64_t i = 0; i < warmup; ++i) work(next_++);
-    std::vector<double> seconds = seconds_of_calls(work, gpu_, next_, samples, calls);
+    std::vector<double> seconds = seconds_of_calls(work, device_, next_, samples, calls);
     next_ += samples * calls;
     if (release_) outs_.clear();
     return seconds;
   }
 
   std::vector<double> graph(const std::string& pass, int64_t samples, int64_t calls) override {
-    if (!gpu_) return {};
+    if (!device_.is_cuda()) return {};
     prepare(pass);
     GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
     return captured.seconds(samples);
@@ -77,7 +77,8 @@ class TensorAttention : public AttentionImplementation {
   }
 
   AttentionForward forward_;
-  bool gpu_, large_ = false, release_ = false;
+  at::Device device_;
+  bool large_ = false, release_ = false;
   std::vector<AttentionInputs> sets_;
   std::vector<at::Tensor> outs_;
   int64_t next_ = 0;
@@ -160,7 +161,7 @@ void refuse_what_does_not_fit(const AttentionRound& round) {
   if (!round.device.is_cpu()) return;
   constexpr double kMatrices = 5;  // that the formula and its gradient hold at once
   const double needed =
-      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
   const auto memory = static_cast<double>(measure::describe_machine().memory_bytes);
   if (needed > memory / 2) {
     throw UserError(str("OOM: the formula needs ", human_bytes(static_cast<uint64_t>(needed)),

@@ -203,13 +203,5 @@ TEST(BenchAttention, RunsOwnPairs) {
   EXPECT_EQ(report.runs.rows.size(), 8u);
 }
 
-TEST(BenchAttention, NamesWhatIsWrong) {
-  const auto refused = refused_by(bench_attention, quick_options());
-  refused([](auto& o) { o.filter.lengths = {100}; });
-  refused([](auto& o) { o.filter.passes = {"sideways"}; });
-  refused([](auto& o) { o.implementations = {"nobody"}; });
-  refused([](auto& o) { o.device = "tpu"; });
-}
-
 }  // namespace
 }  // namespace flashstep::tools

@@ -20,6 +20,9 @@
 //   - what a baseline in a process of its own cannot do is a cell;
 //   - a GPU that answers no more, and a signal, end the measuring: what there is is shown;
 //   - where nothing was measured because all was refused, that is the caller's mistake.
+//
+// Names and ranges of single options are checked where they are given (apps/bench*.cc); a benchmark
+// checks what depends on the machine or on several of them.
 #pragma once
 
 #include <functional>

@@ -37,13 +37,12 @@ struct BenchReplicaOptions {
   TellProgress progress = {};
 };
 
-// The lists of a year's handout for "ddp" or "sharding": "2024", "2025", "2026"; UserError for
-// another year.
+// The lists of a year's handout for "ddp" or "sharding": "2024", "2025", "2026".
 BenchReplicaOptions replica_preset(const std::string& command, const std::string& year);
 
 // "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
 // parallel.peer_copies none; "flat scattered": with parallel.flat_buckets, so that gradients are
-// reduce-scattered. UserError for another name.
+// reduce-scattered.
 ParallelConfig sharding_by_name(const std::string& name);
 std::vector<std::string> sharding_names();
 

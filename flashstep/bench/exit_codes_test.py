@@ -1,4 +1,4 @@
-"""Exit codes of all that measures, by what happens to it: one policy (benchmark.h), one table of commands."""
+"""Exit codes and files of all that measures, by what happens to it: one policy (benchmark.h), one table of commands."""
 import os
 import resource
 import signal
@@ -17,8 +17,8 @@ FULL_DISK = 512  # bytes that a file may have
 
 
 # How a command is called: `words`, then what makes it short, or long, or makes it need 10^15 bytes; what a baseline that
-# is not there is asked for with; and whether other processes measure.
-Command = namedtuple("Command", "words short long huge baseline children", defaults=(None, None, False))
+# is not there is asked for with; whether other processes measure; and the pictures of the short call.
+Command = namedtuple("Command", "words short long huge baseline children pictures", defaults=(None, None, False, ""))
 
 STEPS = ("--turns", 1, "--warmup", 1)
 NO_TRACE = ("--no-trace",)
@@ -29,7 +29,8 @@ COMMANDS = {
                     ("--rows", 50, "--width", 32, "--calls", 3, "--implementations", "flashstep,naive"),
                     ("--rows", 2000, "--width", ",".join(map(str, range(256, 756))), "--implementations", "naive"),
                     huge=("--rows", 99_000_000, "--width", 16_000_000, "--implementations", "flashstep,naive"),
-                    baseline=("--rows", 50, "--width", 32, "--calls", 3, "--implementations", "flashstep,compiled")),
+                    baseline=("--rows", 50, "--width", 32, "--calls", 3, "--implementations", "flashstep,compiled"),
+                    pictures="norm_fp32_forward norm_fp32_forward-backward"),
     "ops": Command(("bench", "ops", "--device", "cpu", "--width", 64),
                    ("--rows", 256, "--vocab", 100, "--seconds", 0.01, "--implementations", "flashstep,eager"),
                    ("--rows", 1 << 18, "--vocab", 100, "--implementations", "flashstep,eager"),
@@ -39,24 +40,28 @@ COMMANDS = {
                          ("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--implementations", "auto,naive"),
                          ("--pairs", *(f"64:{n}" for n in range(64, 400)), "--implementations", "naive"),
                          baseline=("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--implementations",
-                                   "auto,compiled")),
+                                   "auto,compiled"),
+                         pictures="sweep_heatmap_fp32_forward_b4h8_full sweep_scaling_fp32_forward_b4h8_full"),
     "allreduce": Command(("bench", "allreduce", "--device", "cpu", "--ranks", 2),
                          ("--megabytes", 0.01, "--seconds", 0.02), ("--megabytes", 0.01, "--seconds", MOST),
-                         huge=("--megabytes", 100_000_000), children=True),
+                         huge=("--megabytes", 100_000_000), children=True, pictures="allreduce_bus allreduce_time"),
     "ddp": Command(("bench", "ddp", *RANKS, *NO_TRACE, "--wrapper", "none,naive", "--check-steps", 0, *STEPS),
                    ("--model", SMALL_MODEL, "--steps", 1), ("--model", SMALL_MODEL, "--steps", 100_000),
-                   huge=("--model", HUGE_MODEL, "--steps", 1), children=True),
+                   huge=("--model", HUGE_MODEL, "--steps", 1), children=True,
+                   pictures="ddp_32-64-2-2_2x2x16_fp32_parts"),
     "sharding": Command(("bench", "sharding", *RANKS, *NO_TRACE, "--shard", "none,flat", *STEPS),
                         ("--model", SMALL_MODEL, "--steps", 1), ("--model", SMALL_MODEL, "--steps", 100_000),
                         huge=("--model", HUGE_MODEL, "--steps", 1), children=True),
     "matrix": Command(("bench", "matrix", *RANKS, "--train", "TOKENS", "--val", "TOKENS", "--attention", "cpu",
                        "--wrapper", "none,naive"),
                       ("--model", SMALL_MODEL), ("--model", SMALL_MODEL, "--epochs", MOST),
-                      huge=("--model", HUGE_MODEL), children=True),
+                      huge=("--model", HUGE_MODEL), children=True,
+                      pictures="matrix_time matrix_memory matrix_throughput matrix_speedup"),
     "step": Command(("bench", "step", *MODEL, "--warmup", 0),
                     ("--size", SMALL_MODEL, "--steps", 1), ("--size", SMALL_MODEL, "--steps", 100_000),
                     huge=("--size", HUGE_MODEL, "--steps", 1, "--no-reduced"),
-                    baseline=("--size", SMALL_MODEL, "--steps", 1, "--peers", "eager"), children=True),
+                    baseline=("--size", SMALL_MODEL, "--steps", 1, "--peers", "eager"), children=True,
+                    pictures="step_parts_b2_n16_fp32_auto"),
     "memory": Command(("memory", *MODEL), ("--size", SMALL_MODEL, "--mode", "step"),
                       ("--size", SMALL_MODEL, "--warmup", 100_000), huge=("--size", HUGE_MODEL, "--no-reduced"),
                       children=True),
@@ -90,6 +95,8 @@ bench allreduce --device cpu --megabytes 0.000001: an element
 bench attention --device cpu --preset sweep --pairs 128x64: 128:64
 bench attention --device cpu --preset sweep --pairs 0:64: 0:64
 bench attention --device cpu --preset handout --n 100: filter
+bench attention --device cpu --preset handout --pass sideways: sideways
+bench attention --device tpu: tpu
 bench attention --device cpu --preset handout --implementations nobody: nobody
 bench attention --device cpu --preset handouts: handouts
 bench norm --device cpu --preset 2025: preset
@@ -199,10 +206,15 @@ class ExitCodesTest(FolderTest):
                 with self.subTest(name):
                     judge(name, command)
 
-    def test_all_is_well(self):
+    def test_all_is_well_and_written(self):
         def judge(name, command):
-            result = self.run_to_end(*command.words, *command.short)
+            folder = self.path / name
+            result = self.run_to_end(*command.words, *command.short, "--out", folder)
             self.assertEqual(result.returncode, 0, result.stderr)
+            document = "".join(file.read_text() for file in folder.glob("*.md"))
+            for picture in command.pictures.split():
+                self.assertIn(f"({picture}.svg)", document)
+                self.assertTrue((folder / f"{picture}.svg").exists(), list(folder.iterdir()))
 
         self.each("short", judge)
 

@@ -8,12 +8,12 @@
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/leaderboard.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/plan.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/step_work.h"
+#include "flashstep/bench/timing.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu_state.h"

@@ -29,7 +29,7 @@ struct BenchMatrixOptions {
   MatrixPlan plan;  // its case and implementations are replaced
   TellProgress progress = {};
 };
-// "2024", "2025", "2026": the sizes of the handouts; UserError for another year.
+// "2024", "2025", "2026": the sizes of the handouts.
 ParallelAxes matrix_axes(const std::string& year);
 
 // Records of a training run each: samples in seconds "steps" and "epoch", "validation loss" (after

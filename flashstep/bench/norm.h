@@ -24,15 +24,14 @@ struct BenchNormOptions {
   TellProgress progress = {};
 };
 
-// "2024": the handout's; "cpu": a fifth of its rows; "quick": two widths, few rows. UserError for
-// others.
+// "2024": the handout's; "cpu": a fifth of its rows; "quick": two widths, few rows.
 BenchNormOptions norm_preset(const std::string& name);
 
 // "flashstep", "naive", "libtorch", "compiled": RMSNorm; "layer_norm": LibTorch's LayerNorm.
-const std::vector<std::string>& norm_implementations();
+std::vector<std::string> norm_implementations();
 
 // A line a case and implementation, who take turns on the same inputs. An error of ours beyond
-// norm_tolerance() is the report's failure. UserError for what cannot be measured at all.
+// norm_tolerance() is the report's failure. UserError for a width that is there twice.
 BenchReport bench_norm(const BenchNormOptions& options);
 
 // What the error may be: some roundings of values of up to six root mean squares.

@@ -94,7 +94,7 @@ class TensorImplementation : public Implementation {
         op_(inputs_.tensors);
     };
     for (int64_t i = 0; i < warmup; ++i) call(i);
-    return seconds_of_calls(call, inputs_.tensors[0].is_cuda(), 0, samples, calls);
+    return seconds_of_calls(call, inputs_.tensors[0].device(), 0, samples, calls);
   }
 
  private:
@@ -177,8 +177,7 @@ std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, Json c) 
 }
 
 Tensor OpSize::draw(at::IntArrayRef shape, double scale, double shift) const {
-  const auto options = at::TensorOptions(dtype == "bf16" ? at::kBFloat16 : at::kFloat);
-  Tensor x = at::randn(shape, options.device(device));
+  Tensor x = at::randn(shape, at::TensorOptions(scalar_type(dtype)).device(device));
   if (scale != 1) x = x * scale;
   if (shift != 0) x = x + shift;
   return x.detach().requires_grad_();

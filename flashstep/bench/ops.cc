@@ -166,7 +166,7 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return at::rms_norm(in[0], {in[0].size(-1)}, in[1], kOpEpsilon); },
        [](const List& in) { return rms_norm_reference(in[0], in[1], kOpEpsilon); },
        [](const OpSize& s, bool backward) {
-         const int64_t e = s.element_bytes();
+         const int64_t e = element_bytes(s.dtype);
          return Work{norm_forward_bytes(s.rows, s.width, e) +
                      (backward ? norm_backward_bytes(s.rows, s.width, e) : 0)};
        }},
@@ -180,7 +180,7 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return rotate(in, rope_reference); },
        [](const List& in) { return rotate(in, rope_reference); },
        [](const OpSize& s, bool backward) {
-         return Work{rope_bytes(s.rows * s.width, s.element_bytes(), backward)};
+         return Work{rope_bytes(s.rows * s.width, element_bytes(s.dtype), backward)};
        }},
       {"swiglu", kDifferentiable,
        [](const OpSize& s) {
@@ -190,7 +190,7 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return at::silu(in[0]) * in[1]; },
        [](const List& in) { return swiglu_reference(in[0], in[1]); },
        [](const OpSize& s, bool backward) {
-         return Work{swiglu_bytes(s.rows * s.d_ff, s.element_bytes(), backward)};
+         return Work{swiglu_bytes(s.rows * s.d_ff, element_bytes(s.dtype), backward)};
        }},
       {"embedding", kDifferentiable,
        [](const OpSize& s) {
@@ -200,7 +200,7 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return at::embedding(in[0], in[1]); },
        [](const List& in) { return at::embedding(in[0], in[1]); },
        [](const OpSize& s, bool backward) {
-         return Work{embedding_bytes(s.rows, s.width, s.vocab, s.element_bytes(), backward)};
+         return Work{embedding_bytes(s.rows, s.width, s.vocab, element_bytes(s.dtype), backward)};
        }},
       {"cross_entropy", kDifferentiable,
        [](const OpSize& s) {
@@ -210,7 +210,7 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return torch_cross_entropy(in[0], in[1]); },
        [](const List& in) { return cross_entropy_reference(in[0], in[1]); },
        [](const OpSize& s, bool backward) {
-         return Work{cross_entropy_bytes(s.rows * s.vocab, s.element_bytes(), backward)};
+         return Work{cross_entropy_bytes(s.rows * s.vocab, element_bytes(s.dtype), backward)};
        }},
       {"linear_cross_entropy", kDifferentiable,
        [](const OpSize& s) {
@@ -221,7 +221,7 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return cross_entropy_reference(at::linear(in[0], in[1]), in[2]); },
        [](const OpSize& s, bool backward) {
          return Work{
-             linear_cross_entropy_bytes(s.rows, s.width, s.vocab, s.element_bytes(), backward),
+             linear_cross_entropy_bytes(s.rows, s.width, s.vocab, element_bytes(s.dtype), backward),
              linear_cross_entropy_flops(s.rows, s.width, s.vocab, backward)};
        }},
       {"grad_norm",
@@ -236,7 +236,7 @@ const std::vector<Operator>& operators() {
        grad_norm_reference,
        grad_norm_formula,
        [](const OpSize& s, bool) {
-         return Work{grad_norm_bytes(kOpMatrices * s.width * s.width, s.element_bytes())};
+         return Work{grad_norm_bytes(kOpMatrices * s.width * s.width, element_bytes(s.dtype))};
        }},
       {"adamw",
        {kUpdatePass},
@@ -245,7 +245,7 @@ const std::vector<Operator>& operators() {
        updated<adamw_reference>,
        updated<adamw_formula>,
        [](const OpSize& s, bool) {
-         return Work{adamw_bytes(kOpMatrices * s.width * s.width, s.element_bytes(), 0)};
+         return Work{adamw_bytes(kOpMatrices * s.width * s.width, element_bytes(s.dtype), 0)};
        }},
   };
   return all;

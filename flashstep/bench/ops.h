@@ -86,7 +86,6 @@ struct OpSize {
   std::string dtype;
   at::Device device = at::kCPU;
 
-  int64_t element_bytes() const { return dtype == "bf16" ? 2 : 4; }
   // A leaf of standard normal numbers, times `scale` and plus `shift`.
   at::Tensor draw(at::IntArrayRef shape, double scale = 1, double shift = 0) const;
   at::Tensor ids() const {

@@ -20,7 +20,7 @@ struct ParallelCase : Workload {  // of one rank
   void visit(FieldVisitor& visitor);
 };
 
-// Every combination of the lists, sizes first, numbers of ranks last. UserError for an empty list.
+// Every combination of the lists, sizes first, numbers of ranks last.
 struct ParallelAxes : WorkloadAxes {
   ParallelAxes() : WorkloadAxes{.sizes = {"xl"}, .common = {.model = {}, .batch_size = 4}} {}
   std::vector<int64_t> ranks = {2};

@@ -1,12 +1,8 @@
-"""flashstep bench ddp, sharding, matrix, leaderboard and allreduce as commands: they start their own ranks; files and
-exit codes."""
+"""flashstep bench ddp, sharding, matrix, leaderboard and allreduce as commands: they start their own ranks."""
 import json
-import os
-import signal
-import subprocess
 import unittest
 
-from program import Command, FolderTest, children_of, rows_of, write_tokens
+from program import Command, FolderTest, rows_of, write_tokens
 
 run = Command("bench")
 SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--ranks", 2,
@@ -32,11 +28,7 @@ class BenchParallelTest(FolderTest):
                 self.assertEqual(float(row["weights"]), 0, row)
                 self.assertGreater(float(row["communication (ms)"]), 0, row)
         self.assertEqual(len(self.table("ddp")["rows"]), 8)
-        document = (self.path / "ddp.md").read_text()
-        for picture in ("parts", "lanes"):
-            name = f"ddp_32-64-2-2_2x2x16_fp32_{picture}.svg"
-            self.assertIn(f"({name})", document)
-            self.assertTrue((self.path / name).exists())
+        self.assertTrue((self.path / "ddp_32-64-2-2_2x2x16_fp32_lanes.svg").exists())
 
     def test_sharding(self):
         result = run.well("sharding", *SMALL, *FEW, "--bucket-mb", 0.01, "--out", self.path)
@@ -55,9 +47,7 @@ class BenchParallelTest(FolderTest):
         self.assertEqual(rows[0]["launches"], "0", "gradients travel in backward, not in the update")
         for row in rows[1:]:
             self.assertGreater(int(row["launches"]), 0, row)
-        name = "sharding_32-64-2-2_2x2x16_fp32_update.svg"
-        self.assertIn(f"({name})", (self.path / "sharding.md").read_text())
-        self.assertTrue((self.path / name).exists())
+        self.assertTrue((self.path / "sharding_32-64-2-2_2x2x16_fp32_update.svg").exists())
 
     def test_leaderboard(self):
         shape = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 65, "--context", 17, "--batch", 2)
@@ -111,9 +101,6 @@ class BenchParallelTest(FolderTest):
             self.assertLess(float(row["validation loss (nats)"]), 4.2, "ln 64 is 4.16")
         losses = {row["wrapper"]: float(row["validation loss (nats)"]) for row in rows if row["attention"] == "cpu"}
         self.assertAlmostEqual(losses["naive"], losses["bucketed 0.01"], places=6)
-        for picture in ("time", "memory", "throughput", "speedup"):
-            self.assertTrue((self.path / f"matrix_{picture}.svg").exists())
-            self.assertIn(f"matrix_{picture}.svg", (self.path / "matrix.md").read_text())
 
     def test_allreduce(self):
         folder = self.path / "new"
@@ -125,26 +112,6 @@ class BenchParallelTest(FolderTest):
                          [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
         self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
         self.assertEqual(len(self.table("new/allreduce")["rows"]), 4)
-        document = (folder / "allreduce.md").read_text()
-        for picture in ("bus", "time"):
-            self.assertIn(f"(allreduce_{picture}.svg)", document)
-            self.assertTrue((folder / f"allreduce_{picture}.svg").exists())
-
-    def test_a_rank_that_crashes_is_a_failure(self):
-        process = subprocess.Popen(run.line("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
-                                           "none,naive", "--check-steps", 0, "--no-trace", "--out", self.path),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while "turn 1 of 1, naive" not in process.stderr.readline():
-            pass
-        launcher, = children_of(process.pid)
-        os.kill(children_of(launcher)[1], signal.SIGSEGV)
-        output, errors = process.communicate(timeout=240)
-        self.assertEqual(process.returncode, 1, errors)
-        self.assertRegex(errors, r"flashstep: \[bench ddp\] .*, naive failed: rank \d of 2 .*SIGSEGV")
-        none, naive = rows_of(self.path / "ddp.csv")
-        self.assertGreater(float(none["step (ms)"]), 0)
-        self.assertNotIn("SIGSEGV", none.values())
-        self.assertEqual([value for value in naive.values() if value == "failed"], ["failed"], naive)
 
 
 if __name__ == "__main__":

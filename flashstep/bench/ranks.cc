@@ -41,7 +41,6 @@ std::unique_ptr<Subprocess> start(const RankJob& job) {
   child.command.push_back(absolute(job.program));
   child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
   child.variables = variables_of_process();
-  for (const auto& [name, value] : job.variables) child.variables[name] = value;
   // One rank needs nobody to watch it beside us: a program less to start and to wait for.
   if (job.ranks == 1) {
     child.variables =
@@ -138,8 +137,9 @@ std::string last_begun(const std::vector<std::string>& results) {
 
 void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
   for (const std::string& line : results) {
-    if (Json::parse(line).contains("begins")) continue;
-    const Record part = record_from_json(line);
+    const auto json = nlohmann::ordered_json::parse(line);
+    if (json.contains("begins")) continue;
+    const Record part = json.get<Record>();
     for (Record& record : records) {
       const bool same = record.implementation == part.implementation &&
                         (part.key.empty() || part.key == record.key);

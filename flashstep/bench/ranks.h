@@ -8,7 +8,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +30,6 @@ struct RankJob {
   std::string task;                         // less than 100 kB
   std::string program = "/proc/self/exe";   // what each rank runs; with a slash in it
   std::string launcher = "/proc/self/exe";  // a flashstep, for its command `launch`
-  std::map<std::string, std::string> variables;           // of the ranks' environment, beside ours
   std::function<void(const std::string& line)> progress;  // gets what rank 0 told; may be empty
 };
 

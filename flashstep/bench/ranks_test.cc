@@ -38,11 +38,9 @@ TEST(BenchRanks, RankZeroHandsOverWhatItFound) {
     tell_progress(str("rank ", std::getenv("RANK"), " begins"));
     hand_over(str("first of ", std::getenv("RANK"), " of ", std::getenv("WORLD_SIZE")));
     hand_over("second");
-    EXPECT_STREQ(std::getenv("FLASHSTEP_TEST_EXTRA"), "7");
     return;
   }
   RankJob job = job_of_test(3, kTask);
-  job.variables["FLASHSTEP_TEST_EXTRA"] = "7";
   std::vector<std::string> progress;
   job.progress = [&](const std::string& line) { progress.push_back(line); };
   const RanksOutcome outcome = run_ranks(job);

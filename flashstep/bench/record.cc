@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
-#include <type_traits>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -19,34 +18,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 using measure::Cell;
-
-OrderedJson json_of_cell(const Cell& cell) {
-  return std::visit(
-      [](const auto& value) -> OrderedJson {
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>)
-          return OrderedJson::array();  // null is NaN
-        else
-          return value;
-      },
-      cell.value());
-}
-
-Cell cell_of_json(const OrderedJson& json) {
-  if (json.is_array()) return {};
-  if (json.is_null()) return NAN;
-  if (json.is_string()) return json.get<std::string>();
-  if (json.is_number_integer()) return json.get<int64_t>();
-  return json.get<double>();
-}
-
-const Cell* find_cell(const Record& record, const std::string& name) {
-  const auto fact = record.facts.find(name);
-  if (fact != record.facts.end()) return &fact->second;
-  for (const auto& [key, value] : record.key) {
-    if (key == name) return &value;
-  }
-  return nullptr;
-}
 
 constexpr const char* kWords[] = {"", "OOM", "refused", "failed"};  // by Status
 
@@ -73,16 +44,19 @@ double Record::quantile(const std::string& name, double q) const {
   return measure::quantile(series(name), q);
 }
 
-double Record::number(const std::string& name) const {
-  const Cell* cell = find_cell(*this, name);
-  return cell == nullptr ? NAN : cell->number();
+Cell Record::cell(const std::string& name) const {
+  if (const auto fact = facts.find(name); fact != facts.end()) return fact->second;
+  for (const auto& [field, value] : key) {
+    if (field == name) return value;
+  }
+  return {};
 }
 
+double Record::number(const std::string& name) const { return cell(name).number(); }
+
 std::string Record::text(const std::string& name) const {
-  const Cell* cell = find_cell(*this, name);
-  if (cell == nullptr || *cell == Cell()) return "";
-  const auto* words = std::get_if<std::string>(&cell->value());
-  return words != nullptr ? *words : measure::display(*cell, {});
+  const Cell value = cell(name);
+  return value == Cell() ? "" : measure::display(value, {});
 }
 
 void Record::take(const Record& more) {
@@ -151,37 +125,40 @@ std::vector<std::pair<std::string, Records>> Records::grouped(
   return parts;
 }
 
-std::string to_json(const Record& record) {
-  OrderedJson json = {{"key", OrderedJson::object()},
-                      {"what", record.what},
-                      {"implementation", record.implementation},
-                      {"ours", record.ours},
-                      {"samples", record.samples}};
-  for (const auto& [name, value] : record.key) json["key"][name] = json_of_cell(value);
-  for (const auto& [name, value] : record.facts) json["facts"][name] = json_of_cell(value);
-  if (!record.outcome.measured()) json["outcome"] = record.outcome.sentence();
-  if (!record.fault.empty()) json["fault"] = record.fault;
-  return json.dump(-1, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace);
+void to_json(OrderedJson& json, const Record& r) {
+  json = {{"key", r.key},
+          {"what", r.what},
+          {"implementation", r.implementation},
+          {"ours", r.ours},
+          {"samples", r.samples},
+          {"facts", r.facts},
+          {"outcome", r.outcome.sentence()},
+          {"fault", r.fault}};
 }
 
-Record record_from_json(const std::string& line) {
-  const OrderedJson json = OrderedJson::parse(line);
-  Record record;
-  for (const auto& [name, value] : json.at("key").items())
-    record.key.emplace_back(name, cell_of_json(value));
-  record.what = json.at("what");
-  record.implementation = json.at("implementation");
-  record.ours = json.at("ours");
+void from_json(const OrderedJson& json, Record& r) {
+  json.at("key").get_to(r.key);
+  r.what = json.at("what");
+  r.implementation = json.at("implementation");
+  r.ours = json.at("ours");
   for (const auto& [name, values] : json.at("samples").items()) {
-    for (const OrderedJson& value : values)
-      record.samples[name].push_back(cell_of_json(value).number());
+    // What was no number is null, an empty cell, and none again.
+    for (const auto& value : values.get<std::vector<Cell>>())
+      r.samples[name].push_back(value.number());
   }
-  const OrderedJson facts = json.value("facts", OrderedJson::object());
-  for (const auto& [name, value] : facts.items()) record.facts[name] = cell_of_json(value);
-  if (json.contains("outcome")) record.outcome = outcome_from(json["outcome"]);
-  record.fault = json.value("fault", "");
-  return record;
+  json.at("facts").get_to(r.facts);
+  const std::string outcome = json.at("outcome");
+  if (!outcome.empty()) r.outcome = outcome_from(outcome);
+  r.fault = json.at("fault");
 }
+
+static std::string one_line(const OrderedJson& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace);
+}
+std::string to_json(const Record& record) { return one_line(record); }
+std::string to_json(const std::vector<Record>& records) { return one_line(records); }
+
+Record record_from_json(const std::string& line) { return OrderedJson::parse(line).get<Record>(); }
 
 std::string Outcome::word() const { return kWords[static_cast<size_t>(status)]; }
 

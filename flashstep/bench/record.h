@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "flashstep/base/text.h"
 #include "flashstep/measure/table.h"
 
@@ -80,8 +82,9 @@ struct Record {
   const std::vector<double>& series(const std::string& name) const;  // empty: not measured
   double median(const std::string& series) const;                    // NaN: not measured
   double quantile(const std::string& series, double q) const;
-  double number(const std::string& fact) const;     // of the key or a fact; NaN: there is none
-  std::string text(const std::string& fact) const;  // likewise, as people read it; ""
+  measure::Cell cell(const std::string& name) const;  // a fact, or of the key; else empty
+  double number(const std::string& name) const;       // of that; NaN: there is none
+  std::string text(const std::string& name) const;    // likewise, as people read it; ""
   // Appends its samples; its facts take the place of ours, and so does what became of it.
   void take(const Record& more);
   void drop_samples() { samples.clear(); }
@@ -122,8 +125,11 @@ class Records {
   std::vector<Record> all_;
 };
 
-// One line; NaN is null.
+// For nlohmann's conversions; and as one line of ASCII.
+void to_json(nlohmann::ordered_json& json, const Record& record);
+void from_json(const nlohmann::ordered_json& json, Record& record);
 std::string to_json(const Record& record);
+std::string to_json(const std::vector<Record>& records);
 Record record_from_json(const std::string& line);
 
 }  // namespace flashstep::tools

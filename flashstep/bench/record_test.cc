@@ -68,7 +68,7 @@ TEST(Records, FindWithinTheCase) {
 
 TEST(Schema, AColumnIsALineWithItsCell) {
   const Schema schema = {{measure::text_column("who"), implementation()},
-                         {measure::integer_column("context"), key("context")},
+                         {measure::integer_column("context"), fact("context")},
                          {measure::number_column("step", "ms", 1), or_word(median("step", 1e3))},
                          {measure::number_column("added", "%", 0), percent_above("none", "step")},
                          {measure::number_column("of none", "ms", 0), of("none", median("step"))},

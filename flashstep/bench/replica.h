@@ -12,9 +12,9 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/parallel_case.h"
+#include "flashstep/bench/timing.h"
 #include "flashstep/group.h"
 #include "flashstep/loop.h"
 #include "flashstep/trace/trace.h"

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/replica.h"
 #include "flashstep/bench/test_update_trace.h"

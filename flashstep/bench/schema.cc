@@ -50,19 +50,8 @@ CellOf implementation() {
   return [](const Record& r, const Records&) { return Cell(r.implementation); };
 }
 
-CellOf key(const std::string& name) {
-  return [name](const Record& r, const Records&) {
-    const auto found = std::find_if(r.key.begin(), r.key.end(),
-                                    [&](const auto& field) { return field.first == name; });
-    return found == r.key.end() ? Cell() : found->second;
-  };
-}
-
 CellOf fact(const std::string& name, double factor) {
-  return [name, factor](const Record& r, const Records&) {
-    const auto found = r.facts.find(name);
-    return found == r.facts.end() ? Cell() : scaled(found->second, factor);
-  };
+  return [name, factor](const Record& r, const Records&) { return scaled(r.cell(name), factor); };
 }
 
 CellOf median(const std::string& series, double factor) { return quantile(series, 0.5, factor); }
@@ -123,10 +112,10 @@ NumberOf rate(const std::string& fact, const std::string& series, double factor)
   };
 }
 
-SchemaColumn text_key(const std::string& name) { return {measure::text_column(name), key(name)}; }
+SchemaColumn text_key(const std::string& name) { return {measure::text_column(name), fact(name)}; }
 
 SchemaColumn integer_key(const std::string& name) {
-  return {measure::integer_column(name), key(name)};
+  return {measure::integer_column(name), fact(name)};
 }
 
 measure::Column error_column(const std::string& name, const std::string& unit) {
@@ -141,6 +130,15 @@ double times_as_fast(const Record& record, const Records& all, const std::string
                      const std::string& series) {
   const Record* other = all.find(record, implementation);
   return other == nullptr ? NAN : other->median(series) / record.median(series);
+}
+
+std::vector<double> finite_numbers(const Records& records, const NumberOf& number) {
+  std::vector<double> numbers;
+  for (const Record& r : records) {
+    const double one = number(r, records);
+    if (std::isfinite(one)) numbers.push_back(one);
+  }
+  return numbers;
 }
 
 std::vector<std::string> failures(const Records& records) {
@@ -165,13 +163,10 @@ std::vector<std::string> speed_beside_others(const Records& records, const std::
                                              const std::string& series) {
   std::vector<std::string> sentences;
   for (const std::string& peer : records.distinct(implementation_of)) {
-    std::vector<double> ratios;
-    for (const Record& record : records) {
-      if (record.implementation != ours || peer == ours) continue;
-      const double ratio = times_as_fast(record, records, peer, series);
-      if (!std::isnan(ratio)) ratios.push_back(ratio);
-    }
-    if (ratios.empty()) continue;
+    const auto ratios = finite_numbers(records, [&](const Record& r, const Records& all) {
+      return r.implementation == ours ? times_as_fast(r, all, peer, series) : NAN;
+    });
+    if (peer == ours || ratios.empty()) continue;
     const auto [worst, best] = std::minmax_element(ratios.begin(), ratios.end());
     sentences.push_back(str(ours, " has ", fixed(measure::geometric_mean(ratios), 2),
                             " times the speed of ", peer, " in the geometric mean of ",

@@ -37,8 +37,7 @@ Schema operator+(Schema a, const Schema& b);
 // ---- Cells
 
 CellOf implementation();
-CellOf key(const std::string& name);
-// A fact as it is; a number times `factor`.
+// A fact, or of the key, as it is; a number times `factor`.
 CellOf fact(const std::string& name, double factor = 1);
 CellOf median(const std::string& series, double factor = 1);
 CellOf quantile(const std::string& series, double q, double factor = 1);
@@ -70,6 +69,9 @@ measure::Column significant(const std::string& name, const std::string& unit, in
 // Another implementation's median over this one's: above 1, this one is faster. NaN without both.
 double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
                      const std::string& series);
+
+// Of every record for which that is a number.
+std::vector<double> finite_numbers(const Records& records, const NumberOf& number);
 
 // ---- Sentences
 

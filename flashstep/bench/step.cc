@@ -76,8 +76,7 @@ class StepBench {
     std::vector<std::string> results;
     const auto take = [&] {
       if (results.empty()) return;
-      const auto all = nlohmann::ordered_json::parse(results.back());
-      for (size_t i = 0; i < records.size(); ++i) records[i] = record_from_json(all.at(i).dump());
+      nlohmann::ordered_json::parse(results.back()).get_to(records);
     };
     Outcome outcome;
     try {
@@ -207,10 +206,6 @@ BenchStepOptions step_preset(const std::string& name) {
 
 BenchReport bench_step(const BenchStepOptions& options) {
   const StepTask& task = options.task;
-  require(!options.warmups.empty() && task.steps > 0 && task.turns > 0,
-          "[bench step] expected numbers of warm-up steps, timed steps and turns, got none of one");
-  require(!options.deterministic.empty(),
-          "[bench step] expected deterministic to be true, false or both, got neither");
   require(!task.graph || options.axes.common.device == "cuda",
           "[bench step] expected a GPU for steps in a CUDA graph, got the CPU");
   require(task.peers.empty() || !task.peer_command.empty(),

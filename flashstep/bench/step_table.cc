@@ -21,10 +21,10 @@ bool is_peer(const Record& r) { return !r.implementation.starts_with(kOurs); }
 bool has_times(const Record& r) { return r.has("total"); }
 
 Schema step_case_schema() {
-  return {text_key("model"),     {number_column("parameters", "M", 2), key("parameters")},
+  return {text_key("model"),     {number_column("parameters", "M", 2), fact("parameters")},
           integer_key("batch"),  integer_key("context"),
           text_key("precision"), text_key("attention"),
-          text_key("mode"),      {measure::integer_column("warm-up", "steps"), key("warm-up")}};
+          text_key("mode"),      {measure::integer_column("warm-up", "steps"), fact("warm-up")}};
 }
 
 // "failed", too, where what was asked for cannot be done.

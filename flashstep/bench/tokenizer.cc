@@ -148,8 +148,7 @@ class TokenizerBench {
   // Runs of ours and of the peer alternate. `ours` returns its seconds; `compare` sees what the
   // peer wrote.
   Record alternate(const Corpus& corpus, const std::string& work, int64_t vocab_size, int threads,
-                   const std::string& told, const std::function<double()>& ours,
-                   const std::vector<std::string>& peer,
+                   const std::function<double()>& ours, const std::vector<std::string>& peer,
                    const std::function<void(Record&)>& compare) const {
     const bool train = work == "train";
     Record record;
@@ -159,7 +158,7 @@ class TokenizerBench {
     record.facts["bytes"] = train ? corpus.train_bytes : corpus.encode_bytes;
     for (int i = 0; i < options_.repeats; ++i) {
       check_interrupted("interrupted");
-      run_.tell(str(told, ", run ", i + 1));
+      run_.tell(str(record.what, ", run ", i + 1));
       record.samples["ours"].push_back(ours());
       const auto theirs = ask_peer(peer);
       if (!theirs) continue;
@@ -180,8 +179,7 @@ class TokenizerBench {
       train_bpe({corpus.train}, train).save(saved(corpus, vocab_size));
       return measure::steady_seconds() - start;
     };
-    return alternate(corpus, "train", vocab_size, train.threads,
-                     str("training on ", corpus.name, ", ", vocab_size, " tokens"), ours,
+    return alternate(corpus, "train", vocab_size, train.threads, ours,
                      {"train", corpus.train.string(), std::to_string(vocab_size),
                       std::to_string(train.threads), (folder_ / "peer.json").string()},
                      [](Record&) {});
@@ -207,12 +205,10 @@ class TokenizerBench {
       if (!(record.number("wrong ids") >= static_cast<double>(wrong)))
         record.facts["wrong ids"] = wrong;
     };
-    return alternate(
-        corpus, "encode", vocab_size, threads,
-        str("encoding ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads"), ours,
-        {"encode", corpus.encode.string(), saved(corpus, vocab_size).string(),
-         std::to_string(threads), peer_ids.string()},
-        compare);
+    return alternate(corpus, "encode", vocab_size, threads, ours,
+                     {"encode", corpus.encode.string(), saved(corpus, vocab_size).string(),
+                      std::to_string(threads), peer_ids.string()},
+                     compare);
   }
 
   // Runs this program again and tells the most memory it had.

@@ -6,7 +6,6 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
 
@@ -17,6 +16,7 @@ constexpr int64_t kMostSets = 16;
 constexpr double kCacheWarmSeconds = 5e-3;  // a longer call fills the caches by itself
 constexpr double kTooSlow = 10;             // budgets that one call may take and still be repeated
 constexpr int64_t kGraphCalls = 10, kGraphSamples = 15;
+constexpr double kGraphBelowSeconds = 5e-4;  // longer calls hide their launching
 
 struct SamplingPlan {
   int64_t warmup = 0, samples = 0, calls = 1, turns = 1;
@@ -112,9 +112,9 @@ void time_turns(std::vector<Part>& parts, const std::string& pass, const TurnOpt
   }
 }
 
-void time_graphs(std::vector<Part>& parts, const std::string& pass, const TurnOptions& options) {
+void time_graphs(std::vector<Part>& parts, const std::string& pass) {
   for (Part& part : parts) {
-    if (!(part.record.median("seconds") < options.graph_below_seconds)) continue;
+    if (!(part.record.median("seconds") < kGraphBelowSeconds)) continue;
     check_interrupted("interrupted");
     std::vector<double> seconds;
     const Outcome outcome =
@@ -125,7 +125,7 @@ void time_graphs(std::vector<Part>& parts, const std::string& pass, const TurnOp
 }
 
 double last_cache_bytes(const at::Device& device) {
-  if (device.is_cuda()) return static_cast<double>(gpu_l2_bytes());
+  if (device.is_cuda()) return static_cast<double>(measure::list_gpus().at(0).l2_bytes);
   const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return bytes > 0 ? static_cast<double>(bytes) : 32e6;  // where the system does not say
 }
@@ -156,34 +156,23 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
       parts.push_back({entries[i].implementation.get(), record});
     }
     time_turns(parts, pass, options);
-    if (device.is_cuda()) time_graphs(parts, pass, options);
+    if (device.is_cuda()) time_graphs(parts, pass);
   }
   return records;
 }
 
-std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
-                                     int64_t samples, int64_t calls) {
-  if (gpu) return gpu_seconds(call, first, samples, calls);
-  std::vector<double> seconds;
-  for (int64_t sample = 0; sample < samples; ++sample) {
-    const double start = measure::steady_seconds();
-    for (int64_t i = 0; i < calls; ++i) call(first + sample * calls + i);
-    seconds.push_back((measure::steady_seconds() - start) / static_cast<double>(calls));
-  }
-  return seconds;
-}
-
-void require_among(const std::string& expected, const std::vector<std::string>& given,
-                   const std::vector<std::string>& known) {
-  for (const std::string& name : given)
-    require(contains(known, name), expected, " among ", join(known), ", got \"", name, "\"");
-}
-
 at::Device bench_device(const std::string& command, const std::string& name) {
-  require_among("[" + command + "] expected device", {name}, {"cpu", "cuda"});
   require(name == "cpu" || !measure::list_gpus().empty(), "[", command,
           "] expected a GPU for device cuda, got none");
   return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  return dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;
+}
+
+int64_t element_bytes(const std::string& dtype) {
+  return static_cast<int64_t>(c10::elementSize(scalar_type(dtype)));
 }
 
 std::unique_ptr<GpuStream> stream_of(const at::Device& device) {

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
-#include "flashstep/bench/gpu_timing.h"
 #include "flashstep/bench/record.h"
+#include "flashstep/bench/timing.h"
 
 namespace flashstep::tools {
 
@@ -20,10 +21,9 @@ struct TurnOptions {
   double warmup_seconds = 0.003;
   int64_t turns = 3;
   int64_t least_samples = 3, most_samples = 60;
-  double sample_seconds = 1e-4;       // a sample is as many calls as take this long
-  int64_t warmup_calls = 0;           // with `calls`: untimed
-  int64_t calls = 0;                  // > 0: exactly so many samples of one call each
-  double graph_below_seconds = 5e-4;  // longer calls hide their launching: no graph
+  double sample_seconds = 1e-4;  // a sample is as many calls as take this long
+  int64_t warmup_calls = 0;      // with `calls`: untimed
+  int64_t calls = 0;             // > 0: exactly so many samples of one call each
 };
 
 // One way to compute one case. What it throws ends its part in the case.
@@ -67,16 +67,11 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
                                const at::Device& device, const TurnOptions& options,
                                const std::function<void()>& prepare = nullptr);
 
-// For Implementation::turn(): calls of these numbers on this thread, by the clock on a CPU and
-// between events on a GPU.
-std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
-                                     int64_t samples, int64_t calls);
-
-// UserError, which begins with `expected`, for one of `given` that is not among `known`.
-void require_among(const std::string& expected, const std::vector<std::string>& given,
-                   const std::vector<std::string>& known);
-// "cpu", or "cuda" where there is a GPU; UserError, which begins with `command`, for others.
+// "cpu", or "cuda" where there is a GPU; UserError, which begins with `command`, without one.
 at::Device bench_device(const std::string& command, const std::string& name);
+// "fp32", "bf16", "fp16".
+at::ScalarType scalar_type(const std::string& dtype);
+int64_t element_bytes(const std::string& dtype);
 // The stream that work is measured on; none on a CPU.
 std::unique_ptr<GpuStream> stream_of(const at::Device& device);
 

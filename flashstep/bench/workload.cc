@@ -145,21 +145,16 @@ std::string model_name(const ModelConfig& model) {
   return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
 }
 
-ModelConfig resolved_model(const ModelConfig& given) {
-  ModelConfig model = given;
-  const SmallSize* small = small_size(model_name(given));
-  if (small != nullptr && model.context_length == 0) model.context_length = small->context_length;
-  return resolved(model);
-}
-
 Workload resolved_workload(const Workload& given) {
   Workload workload;
   read_json(workload, write_json(given), "the workload");  // its words are those of visit()
-  workload.model = resolved_model(given.model);
-  if (workload.batch_size == 0) {
-    const SmallSize* small = small_size(model_name(workload.model));
+  workload.model = given.model;
+  const SmallSize* small = small_size(model_name(given.model));
+  if (small != nullptr && workload.model.context_length == 0)
+    workload.model.context_length = small->context_length;
+  workload.model = resolved(workload.model);
+  if (workload.batch_size == 0)
     workload.batch_size = small != nullptr ? small->batch_size : kHandoutBatch;
-  }
   if (workload.stream == "auto") workload.stream = default_stream(workload);
   const std::string& precision = workload.precision;
   const std::vector<std::string> attentions = attention_implementations();
@@ -230,8 +225,6 @@ std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
       }
     }
   }
-  require(!workloads.empty(),
-          "[workload] expected sizes, contexts, precisions, attentions and modes, got none of one");
   return workloads;
 }
 

@@ -47,8 +47,6 @@ std::vector<std::string> workload_size_names();
 // A size by its name, or as d_model/d_ff/layers/heads ("1600/6400/48/25", vocabulary 10,000). What
 // a workload may leave to its size is 0. UserError for others.
 ModelConfig model_by_name(const std::string& name);
-// What it leaves open filled in by its size, and checked, as resolved() does for named sizes.
-ModelConfig resolved_model(const ModelConfig& model);
 // The opposite of model_by_name(): "xl", or the four numbers where they are nobody's.
 std::string model_name(const ModelConfig& model);
 

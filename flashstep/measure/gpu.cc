@@ -138,7 +138,7 @@ std::vector<Gpu> list_gpus() {
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
     gpus.push_back({properties.name, properties.totalGlobalMem, properties.major, properties.minor,
-                    properties.multiProcessorCount});
+                    properties.multiProcessorCount, static_cast<uint64_t>(properties.l2CacheSize)});
   }
   return gpus;
 }

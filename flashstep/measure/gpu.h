@@ -13,6 +13,7 @@ struct Gpu {
   uint64_t memory_bytes = 0;
   int capability_major = 0, capability_minor = 0;  // 9.0: Hopper
   int multiprocessors = 0;
+  uint64_t l2_bytes = 0;
 };
 
 // True if this program was built with CUDA.

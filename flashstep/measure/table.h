@@ -13,6 +13,8 @@
 #include <variant>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace flashstep::measure {
 
 struct NumberFormat {
@@ -96,5 +98,10 @@ std::string to_csv(const Table& table);
 // the text in the UserError for what is no such JSON.
 std::string to_json(const Table& table);
 Table table_from_json(std::string_view json, const std::string& source);
+// The same form for nlohmann's conversions, where tables and cells stand in larger documents.
+void to_json(nlohmann::ordered_json& json, const Cell& cell);
+void from_json(const nlohmann::ordered_json& json, Cell& cell);
+void to_json(nlohmann::ordered_json& json, const Table& table);
+void from_json(const nlohmann::ordered_json& json, Table& table);
 
 }  // namespace flashstep::measure

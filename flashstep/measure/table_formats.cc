@@ -43,39 +43,6 @@ NumberFormat::Style style_named(const std::string& name) {
   throw UserError("\"" + name + "\" is no number style");
 }
 
-// JSON has no NaN and no infinity: those become {"number": "nan"}.
-Json cell_to_json(const Cell& cell) {
-  if (const auto* text = std::get_if<std::string>(&cell.value())) return *text;
-  if (const auto* whole = std::get_if<int64_t>(&cell.value())) return *whole;
-  if (const auto* number = std::get_if<double>(&cell.value())) {
-    if (std::isfinite(*number)) return *number;
-    return Json{{"number", exact(*number)}};
-  }
-  return nullptr;
-}
-
-Cell cell_from_json(const Json& json) {
-  if (json.is_null()) return {};
-  if (json.is_string()) return json.get<std::string>();
-  if (json.is_number_integer()) return json.get<int64_t>();
-  if (json.is_number()) return json.get<double>();
-  const auto name = json.at("number").get<std::string>();
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (name == "inf") return infinity;
-  if (name == "-inf") return -infinity;
-  return std::numeric_limits<double>::quiet_NaN();
-}
-
-Column column_from_json(const Json& json) {
-  Column column;
-  column.name = json.at("name").get<std::string>();
-  column.unit = json.at("unit").get<std::string>();
-  column.align = json.at("align") == "left" ? Align::kLeft : Align::kRight;
-  column.format.style = style_named(json.at("style").get<std::string>());
-  column.format.digits = json.at("digits").get<int>();
-  return column;
-}
-
 }  // namespace
 
 std::string to_csv(const Table& table) {
@@ -97,41 +64,72 @@ std::string to_csv(const Table& table) {
   return text;
 }
 
+// JSON has no NaN and no infinity: those become {"number": "nan"}.
+void to_json(Json& json, const Cell& cell) {
+  const auto* number = std::get_if<double>(&cell.value());
+  if (number != nullptr && !std::isfinite(*number))
+    json = {{"number", exact(*number)}};
+  else if (number != nullptr)
+    json = *number;
+  else if (const auto* whole = std::get_if<int64_t>(&cell.value()))
+    json = *whole;
+  else if (const auto* text = std::get_if<std::string>(&cell.value()))
+    json = *text;
+  else
+    json = nullptr;
+}
+
+void from_json(const Json& json, Cell& cell) {
+  if (json.is_null())
+    cell = {};
+  else if (json.is_string())
+    cell = json.get<std::string>();
+  else if (json.is_number_integer())
+    cell = json.get<int64_t>();
+  else if (json.is_number())
+    cell = json.get<double>();
+  else
+    cell = std::strtod(json.at("number").get<std::string>().c_str(), nullptr);
+}
+
+static void to_json(Json& json, const Column& column) {
+  json = {{"name", column.name},
+          {"unit", column.unit},
+          {"align", column.align == Align::kLeft ? "left" : "right"},
+          {"style", kStyles[static_cast<int>(column.format.style)]},
+          {"digits", column.format.digits}};
+}
+
+static void from_json(const Json& json, Column& column) {
+  column.name = json.at("name");
+  column.unit = json.at("unit");
+  column.align = json.at("align") == "left" ? Align::kLeft : Align::kRight;
+  column.format.style = style_named(json.at("style"));
+  column.format.digits = json.at("digits");
+}
+
+void to_json(Json& json, const Table& table) {
+  json = {{"title", table.title},
+          {"columns", table.columns},
+          {"rows", table.rows},
+          {"notes", table.notes}};
+}
+
+void from_json(const Json& json, Table& table) {
+  table.title = json.at("title");
+  json.at("columns").get_to(table.columns);
+  for (const Json& row : json.at("rows")) table.add_row(row.get<std::vector<Cell>>());
+  json.at("notes").get_to(table.notes);
+}
+
 std::string to_json(const Table& table) {
-  Json json;
-  json["title"] = table.title;
-  json["columns"] = Json::array();
-  for (const Column& column : table.columns) {
-    json["columns"].push_back({{"name", column.name},
-                               {"unit", column.unit},
-                               {"align", column.align == Align::kLeft ? "left" : "right"},
-                               {"style", kStyles[static_cast<int>(column.format.style)]},
-                               {"digits", column.format.digits}});
-  }
-  json["rows"] = Json::array();
-  for (const auto& row : table.rows) {
-    Json cells = Json::array();
-    for (const Cell& cell : row) cells.push_back(cell_to_json(cell));
-    json["rows"].push_back(std::move(cells));
-  }
-  json["notes"] = table.notes;
   // Bytes that are no UTF-8 become U+FFFD; the alternative is an exception after the measuring.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return Json(table).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 Table table_from_json(std::string_view text, const std::string& source) {
   try {
-    const Json json = Json::parse(text);
-    Table table;
-    table.title = json.at("title").get<std::string>();
-    for (const Json& column : json.at("columns")) table.columns.push_back(column_from_json(column));
-    for (const Json& row : json.at("rows")) {
-      std::vector<Cell> cells;
-      for (const Json& cell : row) cells.push_back(cell_from_json(cell));
-      table.add_row(std::move(cells));
-    }
-    table.notes = json.at("notes").get<std::vector<std::string>>();
-    return table;
+    return Json::parse(text).get<Table>();
   } catch (const std::exception& error) {
     throw UserError("[table] expected a table as JSON in " + source + ": " + error.what());
   }

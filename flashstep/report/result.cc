@@ -39,8 +39,7 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   result.made.seconds = made.at("seconds").get<double>();
   result.failure = json.at("trouble").get<std::string>();
   for (const OrderedJson& table : json.at("tables")) {
-    result.tables.push_back({table.at("name").get<std::string>(),
-                             measure::table_from_json(table.at("table").dump(), source)});
+    result.tables.push_back({table.at("name"), table.at("table").get<measure::Table>()});
     for (measure::Column& column : result.tables.back().table.columns) {
       if (column.name == "contestant") column.name = "implementation";  // its old name
     }
@@ -90,10 +89,8 @@ std::string to_json(const Result& result) {
                       {"files", result.files}};
   for (const auto& [key, field] : kMade) json["made"][key] = result.made.*field;
   json["made"]["seconds"] = result.made.seconds;
-  for (const NamedTable& named : result.tables) {
-    json["tables"].push_back(
-        {{"name", named.name}, {"table", OrderedJson::parse(measure::to_json(named.table))}});
-  }
+  for (const NamedTable& named : result.tables)
+    json["tables"].push_back({{"name", named.name}, {"table", named.table}});
   for (const NamedPicture& picture : result.pictures)
     json["pictures"].push_back(OrderedJson::parse(to_json(picture)));
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";

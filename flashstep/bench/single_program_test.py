@@ -1,0 +1,57 @@
+"""Benchmarks of one process as commands: a model by its numbers, and PyTorch beside ours."""
+import importlib.util
+import sysconfig
+import unittest
+from pathlib import Path
+
+from program import SOURCE, Command, FolderTest, column, rows_of
+
+run = Command("bench")
+SCRIPTS = SOURCE / "scripts"
+
+
+def peer(script):
+    return ("--peer-script", SCRIPTS / "peers" / script, "--python", SCRIPTS / "python")
+
+
+class BenchSingleTest(FolderTest):
+    def test_hyper_parameters_by_hand(self):
+        run.well("step", "--device", "cpu", "--size", "small", "--layers", 1, "--d-model", 48, "--d-ff", 80, "--heads", 3,
+                 "--vocab", 100, "--context", 8, "--batch", 3, "--steps", 1, "--warmup", 0, "--out", self.path)
+        table = self.table("step")
+        self.assertEqual(column(table, "model"), ["48/80/1/3"])
+        # Embedding and head, four (C, C), three (C, F), three norms.
+        parameters = 2 * 100 * 48 + 4 * 48 * 48 + 3 * 48 * 80 + 3 * 48
+        self.assertAlmostEqual(column(table, "parameters")[0], parameters / 1e6)
+        self.assertEqual((column(table, "batch"), column(table, "context")), ([3], [8]))
+
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
+    def test_steps_beside_pytorch(self):
+        result = run.well("step", "--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16,
+                          "--batch", 2, "--peers", "eager", "--turns", 2, "--steps", 2, "--mode", "forward,step",
+                          "--precision", "fp32,bf16", *peer("step_torch.py"), "--out", self.path)
+        table = self.table("step")
+        self.assertTrue(all(value > 0 for value in column(table, "x eager")), table["notes"])
+        self.assertTrue(all(value < 0.1 for value in column(table, "gradient error") if value is not None))
+        theirs = [row for row in rows_of(self.path / "step.csv") if row["who"] == "eager"]
+        self.assertEqual(len(theirs), 4 * 2 * 2)
+        for row in theirs:
+            self.assertEqual(row["optimizer (ms)"] != "", row["mode"] == "step", row)
+        self.assertIn("times the speed of eager", result.stdout)
+
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
+    @unittest.skipUnless(Path(sysconfig.get_paths()["include"], "Python.h").exists(),
+                         "torch.compile needs Python's headers (python3-dev)")
+    def test_a_norm_beside_the_compiled_one(self):
+        result = run.well("norm", "--device", "cpu", "--rows", 200, "--width", 48, "--implementations", "naive,compiled",
+                          "--calls", 5, *peer("ops_torch.py"), "--out", self.path)
+        compiled = [row for row in rows_of(self.path / "norm.csv") if row["implementation"] == "compiled"]
+        self.assertEqual(len(compiled), 2)
+        for row in compiled:
+            self.assertGreater(float(row["median (ms)"]), 0, result.stdout)
+            self.assertLess(float(row["error"]), 1e-5)
+        self.assertLess(float(compiled[1]["gradient error"]), 1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()
