@@ -88,7 +88,7 @@ TEST(Account, OfAttentionByTheFormula) {
 
 // P = 1.998 G parameters on two ranks: 16 P, 12 P, 10 P and 8 P and two layers.
 TEST(Account, OfSharding) {
-  const measure::Table account = account_sharding({});
+  const measure::Table account = account_sharding({.model = {.size = "xl"}});
   const double p = 1.9982352;
   const auto all = [&](const char* name) { return entry(account, {2, name}, "in all"); };
   const auto sent = [&](const char* name) { return entry(account, {2, name}, "sent a step"); };
