@@ -212,6 +212,7 @@ class ExitCodesTest(FolderTest):
             result = self.run_to_end(*command.words, *command.short, "--out", folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             document = "".join(file.read_text() for file in folder.glob("*.md"))
+            self.assertTrue(document, list(folder.iterdir()))
             for picture in command.pictures.split():
                 self.assertIn(f"({picture}.svg)", document)
                 self.assertTrue((folder / f"{picture}.svg").exists(), list(folder.iterdir()))

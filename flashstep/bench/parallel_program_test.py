@@ -1,8 +1,11 @@
 """flashstep bench ddp, sharding, matrix, leaderboard and allreduce as commands: they start their own ranks."""
 import json
+import os
+import signal
+import subprocess
 import unittest
 
-from program import Command, FolderTest, rows_of, write_tokens
+from program import Command, FolderTest, children_of, rows_of, write_tokens
 
 run = Command("bench")
 SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--ranks", 2,
@@ -112,6 +115,22 @@ class BenchParallelTest(FolderTest):
                          [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
         self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
         self.assertEqual(len(self.table("new/allreduce")["rows"]), 4)
+
+    def test_a_rank_that_crashes_is_a_failure(self):
+        process = subprocess.Popen(run.line("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
+                                           "none,naive", "--check-steps", 0, "--no-trace", "--out", self.path),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "turn 1 of 1, naive" not in process.stderr.readline():
+            pass
+        launcher, = children_of(process.pid)
+        os.kill(children_of(launcher)[1], signal.SIGSEGV)
+        output, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertRegex(errors, r"flashstep: \[bench ddp\] .*, naive failed: rank \d of 2 .*SIGSEGV")
+        none, naive = rows_of(self.path / "ddp.csv")
+        self.assertGreater(float(none["step (ms)"]), 0)
+        self.assertNotIn("SIGSEGV", none.values())
+        self.assertEqual([value for value in naive.values() if value == "failed"], ["failed"], naive)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ void from_json(const OrderedJson& json, Record& r) {
   r.implementation = json.at("implementation");
   r.ours = json.at("ours");
   for (const auto& [name, values] : json.at("samples").items()) {
-    // What was no number is null, an empty cell, and none again.
+    // JSON writes NaN as null, which reads as an empty cell, whose number is NaN.
     for (const auto& value : values.get<std::vector<Cell>>())
       r.samples[name].push_back(value.number());
   }

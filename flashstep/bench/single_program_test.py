@@ -17,13 +17,15 @@ def peer(script):
 class BenchSingleTest(FolderTest):
     def test_hyper_parameters_by_hand(self):
         run.well("step", "--device", "cpu", "--size", "small", "--layers", 1, "--d-model", 48, "--d-ff", 80, "--heads", 3,
-                 "--vocab", 100, "--context", 8, "--batch", 3, "--steps", 1, "--warmup", 0, "--out", self.path)
+                 "--vocab", 100, "--context", 8, "--batch", 3, "--steps", 2, "--warmup", "0,1", "--out", self.path)
+        self.assertEqual(len(rows_of(self.path / "step.csv")), 2 + 3, "every single step")
+        self.assertTrue(list(self.path.glob("step_warmup_48-80-1-3_n8_fp32_auto_*.svg")), list(self.path.iterdir()))
         table = self.table("step")
-        self.assertEqual(column(table, "model"), ["48/80/1/3"])
+        self.assertEqual(column(table, "model"), ["48/80/1/3"] * 2)
         # Embedding and head, four (C, C), three (C, F), three norms.
         parameters = 2 * 100 * 48 + 4 * 48 * 48 + 3 * 48 * 80 + 3 * 48
         self.assertAlmostEqual(column(table, "parameters")[0], parameters / 1e6)
-        self.assertEqual((column(table, "batch"), column(table, "context")), ([3], [8]))
+        self.assertEqual((column(table, "batch"), column(table, "context")), ([3, 3], [8, 8]))
 
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):

@@ -64,6 +64,14 @@ std::string to_csv(const Table& table) {
   return text;
 }
 
+static double number_named(const std::string& name) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (name == "inf") return infinity;
+  if (name == "-inf") return -infinity;
+  if (name == "nan") return std::numeric_limits<double>::quiet_NaN();
+  throw UserError("\"" + name + "\" is no number");
+}
+
 // JSON has no NaN and no infinity: those become {"number": "nan"}.
 void to_json(Json& json, const Cell& cell) {
   const auto* number = std::get_if<double>(&cell.value());
@@ -89,7 +97,7 @@ void from_json(const Json& json, Cell& cell) {
   else if (json.is_number())
     cell = json.get<double>();
   else
-    cell = std::strtod(json.at("number").get<std::string>().c_str(), nullptr);
+    cell = number_named(json.at("number"));
 }
 
 static void to_json(Json& json, const Column& column) {

@@ -1,5 +1,9 @@
 #include "flashstep/ops/cuda_kernels.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/record_function.h>
@@ -23,12 +27,22 @@ Element element_of(const Tensor& x) {
 const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_or_null(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
-// Enqueues `arguments` on the current stream of x's device. Profilers see it as an operator of x.
+// The defined ones.
+std::vector<c10::IValue> values(std::initializer_list<at::TensorList> lists) {
+  std::vector<c10::IValue> values;
+  for (const at::TensorList& list : lists)
+    std::copy_if(list.begin(), list.end(), std::back_inserter(values),
+                 [](const Tensor& tensor) { return tensor.defined(); });
+  return values;
+}
+
+// Enqueues `arguments` on the current stream of the tensors' device. Profilers see an operator on
+// the tensors that it reads and writes; what is a row's size or less is left out.
 template <typename Arguments>
 void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStream_t),
-             const Arguments& arguments, at::TensorList x) {
-  RECORD_FUNCTION(name, std::vector<c10::IValue>(x.begin(), x.end()));
-  const c10::cuda::CUDAGuard device(x.front().device());
+             const Arguments& arguments, std::initializer_list<at::TensorList> moved) {
+  RECORD_FUNCTION(name, values(moved));
+  const c10::cuda::CUDAGuard device(moved.begin()->front().device());
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
 
@@ -46,7 +60,7 @@ void rms_norm_forward_cuda(const Tensor& x, const Tensor& weight, double epsilon
           {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(), y.mutable_data_ptr(),
            element_of(y), rstd.mutable_data_ptr<float>(), rstd.numel(), width,
            static_cast<float>(epsilon)},
-          x);
+          {x, y});
 }
 
 Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tensor& rstd,
@@ -61,7 +75,7 @@ Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tenso
            rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy),
            data_or_null(residual), dx.mutable_data_ptr(), mutable_or_null(rounded_dx),
            partials.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), rows, width},
-          x);
+          {x, dy, residual, dx, rounded_dx});
   return dweight;
 }
 
@@ -95,14 +109,14 @@ void rope_parts_cuda(const std::vector<Tensor>& x, const Tensor& cos, const Tens
   arguments.y_head_stride = to.stride(1);
   arguments.y_position_stride = to.stride(2);
   arguments.inverse = inverse;
-  enqueue("flashstep::rope", ops_cuda::rope, arguments, x);
+  enqueue("flashstep::rope", ops_cuda::rope, arguments, {x, y});
 }
 
 void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {
   enqueue("flashstep::swiglu_forward", ops_cuda::swiglu_forward,
           {a.const_data_ptr(), b.const_data_ptr(), y.mutable_data_ptr(), element_of(a), a.size(0),
            a.size(1), a.stride(0)},
-          a);
+          {a, b, y});
 }
 
 void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
@@ -111,7 +125,7 @@ void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, co
       "flashstep::swiglu_backward", ops_cuda::swiglu_backward,
       {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), da.mutable_data_ptr(),
        db.mutable_data_ptr(), mutable_or_null(y), element_of(a), a.size(0), a.size(1), a.stride(0)},
-      a);
+      {a, b, dy, da, db, y});
 }
 
 void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scale,
@@ -122,7 +136,7 @@ void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scal
            static_cast<float*>(mutable_or_null(normalizers)), targets.numel(), logits.size(-1),
            targets.numel() > 1 && logits.dim() == 2 ? logits.stride(0) : logits.size(-1),
            static_cast<float>(scale)},
-          logits);
+          {logits, dlogits});
 }
 
 void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
@@ -133,7 +147,7 @@ void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
       {logits.const_data_ptr(), dlogits.mutable_data_ptr(), element_of(logits),
        targets.const_data_ptr<int64_t>(), normalizers.const_data_ptr<float>(),
        factor.const_data_ptr<float>(), targets.numel(), logits.size(-1), static_cast<float>(scale)},
-      logits);
+      {logits, dlogits});
 }
 
 void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& dweight) {
@@ -147,7 +161,7 @@ void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& 
           {dy.const_data_ptr(), element_of(dy), sorted.const_data_ptr<int32_t>(),
            order.const_data_ptr<int64_t>(), dweight.mutable_data_ptr(), element_of(dweight),
            partials.mutable_data_ptr<float>(), positions, width},
-          dy);
+          {dy, dweight});
 }
 
 Tensor mean_cuda(const Tensor& values) {

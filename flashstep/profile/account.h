@@ -77,7 +77,7 @@ measure::Table account_mesh(const MeshAccount& inputs);
 // How many accelerators one feed-forward layer keeps busy under DP, FSDP, TP and FSDP + TP (2026).
 struct BoundsAccount {
   FeedForward layer = {.d_model = 4096, .d_ff = 11008};  // the leaderboard's model
-  double tokens = 65536;                                 // of the whole batch: 2 rows of 32768
+  int64_t tokens = 65536;                                // of the whole batch: 2 rows of 32768
   Accelerator accelerator = {.flops_per_s = 9.89e14,     // H200, bf16 dense (data sheet)
                              .bytes_per_s = 4.5e11};     // NVLink 4, one direction
   int64_t ranks = 8;  // for which times are given; FSDP + TP: split as evenly as divides

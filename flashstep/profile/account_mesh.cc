@@ -157,7 +157,7 @@ measure::Table account_bounds(const BoundsAccount& inputs) {
   measure::Table table =
       empty_table(str("One feed-forward layer on ", with_commas(ranks), " accelerators: D ",
                       with_commas(layer.d_model), ", F ", with_commas(layer.d_ff), ", batch of ",
-                      with_commas(std::llround(tokens)), " tokens"),
+                      with_commas(tokens), " tokens"),
                   {measure::text_column("strategy"), measure::text_column("pass"),
                    significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
                    significant("weights sent", "ms"), significant("activations sent", "ms"),
@@ -187,7 +187,7 @@ measure::Table account_bounds(const BoundsAccount& inputs) {
     add(str("FSDP ", mesh.data, " x TP ", mesh.tensor, at_once ? ", at once" : ", in turn"), mesh,
         kForward, most_mesh(layer, tokens, accelerator, at_once), at_once);
   }
-  derive(table, "B = ", with_commas(std::llround(tokens)), " tokens, D, F, m = ", layer.matrices,
+  derive(table, "B = ", with_commas(tokens), " tokens, D, F, m = ", layer.matrices,
          " matrices, e = ", layer.element_bytes,
          " bytes an element, C / W = ", number(accelerator.flops_per_s / 1e12), " TFLOP/s / ",
          number(accelerator.bytes_per_s / kGB),

@@ -78,7 +78,7 @@ struct OperatorItem {
   WorkClass work_class = WorkClass::kOther;
 };
 
-// When a range ran on the host: a pass, or a step or a warm-up, which belong to none.
+// When a range ran on the host. Steps and warm-ups are outside passes.
 struct RangeTime {
   int64_t begin_ns = 0, end_ns = 0;
   Pass pass = Pass::kOutside;

@@ -101,8 +101,8 @@ Facts ddp_naive(const TableRows& rows) {
   return both.a ? Facts{{}, both.rows()} : Facts();
 }
 
-// Share of a step that communication which is not exposed must add to be told of.
-constexpr double kCostly = 0.1;
+// Share of a step without communication: what is told of is longer by more, beside what is exposed.
+constexpr double kLonger = 0.1;
 
 // The step of one wrapper beside that of others.
 AnswerFunction beside(const std::string& wrapper, const Columns& others) {
@@ -127,16 +127,17 @@ AnswerFunction beside(const std::string& wrapper, const Columns& others) {
   };
 }
 
-// And of the wrapper whose communication costs a step most beside what is exposed of it.
+// And the wrapper, PyTorch's among them, whose step is longest beyond what is exposed of its
+// communication.
 Facts ddp_overlap(const Evidence& evidence) {
   Facts facts = beside("overlapped", {"naive", "flat"})(evidence);
   const double alone = fastest_of(facts.shown, "none").number("step");
-  double most = kCostly * alone;
+  double most = kLonger * alone;
   for (const TableRow& row : facts.shown) {
     const double more = row.number("step") - alone;
     if (!(more - row.number("exposed") > most)) continue;
     most = more - row.number("exposed");
-    facts.rows["dear"] = row;
+    facts.rows["slowest"] = row;
     facts.words["more"] = milliseconds(more);
   }
   return facts;

@@ -228,8 +228,9 @@ Facts sizes_facts(const Evidence& evidence) {
     return say("{gain} ({model})", row, {{"gain", fixed(gain(row), 2)}});
   };
   const bool grows =
-      std::is_sorted(rows.begin(), rows.end(),
-                     [&](const TableRow& a, const TableRow& b) { return gain(a) < gain(b); });
+      std::adjacent_find(rows.begin(), rows.end(), [&](const TableRow& a, const TableRow& b) {
+        return compare_measured(gain(a), gain(b)) >= 0;
+      }) == rows.end();
   TableRow shakiest;
   double most = 0;
   for (const TableRow& row : evidence.rows("passes")) {

@@ -205,7 +205,8 @@ class Tally {
   Tally() = default;
   Tally(const RowPairs& pairs, const std::string& column);
   void add(double a, double b);
-  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1": most first.
+  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1". The most
+  // frequent comes first.
   std::string words(const char* less, const char* same, const char* more) const;
   size_t less() const { return less_; }
   size_t more() const { return more_; }

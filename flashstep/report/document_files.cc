@@ -95,14 +95,20 @@ void write_changed(const PictureFile& picture, const fs::path& folder) {
   measure::write_picture(picture.svg, stem);
 }
 
-// Every processor draws some; the first error is thrown.
+// Every processor draws some, until one has an error, which is thrown.
 void write_pictures(const std::vector<PictureFile>& pictures, const fs::path& folder) {
   std::atomic<size_t> next = 0;
   const auto draw = [&] {
-    for (size_t i = next++; i < pictures.size(); i = next++) write_changed(pictures[i], folder);
+    try {
+      for (size_t i = next++; i < pictures.size(); i = next++) write_changed(pictures[i], folder);
+    } catch (...) {
+      next = pictures.size();
+      throw;
+    }
   };
+  const size_t threads = std::min<size_t>(std::thread::hardware_concurrency(), pictures.size());
   std::vector<std::future<void>> drawn;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+  for (size_t i = 0; i < std::max<size_t>(threads, 1); ++i)
     drawn.push_back(std::async(std::launch::async, draw));
   for (std::future<void>& one : drawn) one.get();
 }

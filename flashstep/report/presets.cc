@@ -46,9 +46,9 @@ const std::vector<Json>& preset_entries() {
     for (const Json& handout : handouts()) {
       for (const auto& [preset, words] : handout.at("presets").items()) {
         std::string said = handout.at("measurements").dump();
-        said = std::regex_replace(said, std::regex("@PRESET"), preset);
+        said = std::regex_replace(said, std::regex("@PRESET\\b"), preset);
         for (const auto& [word, meaning] : words.items())
-          said = std::regex_replace(said, std::regex(word), meaning.get<std::string>());
+          said = std::regex_replace(said, std::regex(word + "\\b"), meaning.get<std::string>());
         for (Json& entry : Json::parse(said)) {
           if (!is_wanted(entry.value("presets", std::vector<std::string>()), preset)) continue;
           entry["preset"] = preset;

@@ -33,6 +33,7 @@ class Balance(HTMLParser):
 
 class ReportTest(FolderTest):
     def test_account_and_back(self):
+        self.path /= "new"
         result = run("--only", "account", "--no-pdf", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("1 measured, 0 taken from earlier", result.stdout)

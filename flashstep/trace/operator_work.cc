@@ -6,7 +6,6 @@
 
 #include "flashstep/attention/cost.h"
 #include "flashstep/base/text.h"
-#include "flashstep/ops/cost.h"
 #include "flashstep/trace/work_class.h"
 
 namespace flashstep::tools {
@@ -88,31 +87,16 @@ OperatorWork fused_attention(std::string_view name, std::vector<Operand> tensors
   return {attention_forward_flops(size), attention_forward_bytes(size, element)};
 }
 
-// What our operators move, by the number and size of the elements of their largest tensor.
-using OwnBytes = double (*)(int64_t elements, int64_t element_bytes);
-constexpr std::pair<std::string_view, OwnBytes> kOwn[] = {
-    {"flashstep::rms_norm_forward",
-     [](int64_t n, int64_t size) { return norm_forward_bytes(1, n, size); }},
-    {"flashstep::rms_norm_backward",
-     [](int64_t n, int64_t size) { return norm_backward_bytes(1, n, size); }},
-    {"flashstep::swiglu_forward",
-     [](int64_t n, int64_t size) { return swiglu_bytes(n, size, false); }},
-    {"flashstep::swiglu_backward",
-     [](int64_t n, int64_t size) {
-       return swiglu_bytes(n, size, true) - swiglu_bytes(n, size, false);
-     }},
-    {"flashstep::rope", [](int64_t n, int64_t size) { return rope_bytes(n, size, false); }},
-    {"flashstep::cross_entropy",
-     [](int64_t n, int64_t size) { return cross_entropy_bytes(n, size, false); }},
-    {"flashstep::cross_entropy_backward", [](int64_t n, int64_t size) {
-       return cross_entropy_bytes(n, size, true) - cross_entropy_bytes(n, size, false);
-     }}};
-
-// Rows of a table: the whole of it is not read.
+// Rows of a table, which are not the whole of it.
 double rows_bytes(const Operand& table, const Operand& ids) {
   const double row = bytes_of(table) / std::max(1.0, static_cast<double>(table.shape.front()));
   return bytes_of(ids) + 2 * elements(ids) * row;
 }
+
+// Operators of ours that name all tensors that they read and write (ops/cuda_kernels.cc).
+constexpr std::string_view kNameAll =
+    " rms_norm_forward rms_norm_backward rope swiglu_forward swiglu_backward cross_entropy "
+    "cross_entropy_backward embedding_backward ";
 
 // Operators that compute nothing themselves: what they call is recorded too.
 constexpr std::string_view kOnlyCall =
@@ -144,20 +128,9 @@ OperatorWork operator_work(std::string_view name, std::span<const Operand> opera
   std::vector<Operand> tensors = tensors_among(operands);
   if (work_class == WorkClass::kMatmul) return product(tensors);
   if (work_class == WorkClass::kAttention) return fused_attention(name, std::move(tensors));
-  const auto largest = std::max_element(
-      tensors.begin(), tensors.end(),
-      [](const Operand& a, const Operand& b) { return elements(a) < elements(b); });
-  for (const auto& [own, bytes] : kOwn) {
-    if (own != name || tensors.empty()) continue;
-    // Queries, keys and values are turned at once.
-    const auto alike = std::count_if(tensors.begin(), tensors.end(), [&](const Operand& tensor) {
-      return tensor.shape == largest->shape;
-    });
-    const int64_t turned = own == "flashstep::rope" ? alike : 1;
-    return {0, bytes(turned * static_cast<int64_t>(elements(*largest)), largest->element_bytes)};
-  }
   const double read = all_bytes(tensors);
   if (work_class == WorkClass::kReduction) return {0, read};
+  if (name.starts_with("flashstep::") && contains(kNameAll, str(" ", stem, " "))) return {0, read};
   if ((stem == "embedding" || stem == "index_select") && tensors.size() == 2 &&
       !tensors[0].shape.empty()) {
     return {0, rows_bytes(tensors[0], tensors[1])};

@@ -63,7 +63,8 @@ int64_t profiled_element_bytes(std::string_view dtype);
 // of attention/cost.h, under a causal mask where there are as many queries as keys; 0 for others.
 // bytes: every argument read once and the result written once, which is the least that must pass
 // through memory; an operator in place writes its first argument. 0 for views and for operators
-// that only call others (aten::linear, aten::to), which are counted themselves.
+// that only call others (aten::linear, aten::to), which are counted themselves. Rows of a table are
+// taken to lie along its first dimension.
 struct OperatorWork {
   double flops = 0, bytes = 0;
 };
