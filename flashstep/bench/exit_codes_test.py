@@ -84,6 +84,7 @@ account step --mode sideways: sideways
 account step --size huge: huge
 account attention --precision fp8: fp8
 account mesh --x 0: mesh
+account bounds --tokens 1.5: whole number
 account ring --ranks 0: ranks
 account rings: ring
 account recompute --saved-mib -1: -1

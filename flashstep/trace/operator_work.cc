@@ -135,6 +135,9 @@ OperatorWork operator_work(std::string_view name, std::span<const Operand> opera
       !tensors[0].shape.empty()) {
     return {0, rows_bytes(tensors[0], tensors[1])};
   }
+  // Of the table what the result holds; an index may be one element that stands for a row.
+  if (stem == "gather" && tensors.size() >= 2)
+    return {0, 2 * elements(tensors[1]) * static_cast<double>(tensors[0].element_bytes)};
   if (stem == "copy_" || stem == "fill_" || stem == "zero_") return {0, read};
   if (stem == "cat") return {0, 2 * read};
   if (stem == "_fused_adamw_")

@@ -230,6 +230,7 @@ TEST(OperatorWork, CountsTheBytesThatMustMove) {
   EXPECT_EQ(work("aten::index_select", {{{100, 4}, 4}, {{}, 0}, {{3}, 8}}).bytes,
             3 * 8 + 2 * 3 * 16)
       << "rows, not the whole table";
+  EXPECT_EQ(work("aten::gather", {{{100, 4}, 4}, {{}, 0}, {{3, 4}, 8}, {{3, 4}, 4}}).bytes, 2 * 48);
   EXPECT_EQ(work("flashstep::rms_norm_forward", {x, half}).bytes, 6 * 24) << "read and written";
   EXPECT_EQ(work("flashstep::swiglu_backward", {x, x, half, x, x}).bytes, 4 * 96 + 48);
   EXPECT_EQ(work("flashstep::cross_entropy", {x}).bytes, 96) << "logits are only read";
