@@ -173,10 +173,6 @@ std::string why_not(const Needs& needs, const measure::Machine& machine) {
     return str("needs ", human_bytes(needs.memory_bytes), " of memory, this machine has ",
                human_bytes(machine.memory_bytes));
   }
-  if (gpus > 0 && needs.gpu_memory_bytes > machine.gpus[0].memory_bytes) {
-    return str("needs ", human_bytes(needs.gpu_memory_bytes), " of GPU memory, this GPU has ",
-               human_bytes(machine.gpus[0].memory_bytes));
-  }
   return needs.python ? python_failure() : "";
 }
 

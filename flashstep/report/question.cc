@@ -64,7 +64,6 @@ Question question_from(const nlohmann::json& json) {
                     .answer = json.value("answer", ""),
                     .needs = json.value("needs", ""),
                     .measurement = json.value("measurement", ""),
-                    .lacks = json.value("lacks", ""),
                     .finding = json.value("finding", 0)};
   require(!question.needs.empty() || !question.answer.empty(), "it has neither answer nor needs");
   require(question.answer.empty() || answers().count(question.answer) > 0, "there is no answer \"",
@@ -103,10 +102,11 @@ Answer answer(const Question& question, const std::vector<Result>& results,
   Answer answer;
   answer.question = &question;
   if (!question.answer.empty()) add_parts(results, answer);
-  answer.measured = !answer.parts.empty() && question.lacks.empty();
-  answer.missing =
-      answer.parts.empty() ? what_is_missing(question, results, left_out) : question.lacks;
-  if (answer.parts.empty()) return answer;
+  answer.measured = !answer.parts.empty();
+  if (!answer.measured) {
+    answer.missing = what_is_missing(question, results, left_out);
+    return answer;
+  }
   const auto& used = answer.parts.back().used;
   answer.quick = !used.empty() && std::all_of(used.begin(), used.end(), [](const Result* result) {
     return result->measurement.ends_with("_quick");

@@ -22,7 +22,6 @@ struct Question {
   std::string answer;  // the name of a function (combine.h); empty: it asks of what is not built
   std::string needs;   // to be answered: "a second machine"; empty: nothing in particular
   std::string measurement;  // where one of the section answers it: how its name begins
-  std::string lacks;        // what its answer still lacks; with that it counts as not measured
   int finding = 0;          // its place among the findings of the first page; 0: none
 };
 

@@ -23,9 +23,8 @@ namespace flashstep::tools {
 
 struct Needs {
   int gpus = 0;
-  uint64_t memory_bytes = 0;      // of the machine
-  uint64_t gpu_memory_bytes = 0;  // of its first GPU
-  bool python = false;            // scripts/python with torch
+  uint64_t memory_bytes = 0;  // of the machine
+  bool python = false;        // scripts/python with torch
 };
 
 struct Measurement {

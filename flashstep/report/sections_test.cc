@@ -95,8 +95,6 @@ TEST(Sections, SaysWhatAMachineLacks) {
   }
   EXPECT_SAYS(why_not({.memory_bytes = uint64_t{64} << 30}, machine_with(0)),
               "needs 64.0 GiB of memory, this machine has 24.0 GiB");
-  EXPECT_SAYS(why_not({.gpus = 1, .gpu_memory_bytes = uint64_t{200} << 30}, machine_with(1)),
-              "of GPU memory");
   EXPECT_THROW(plan_of(sections()[0], "2023", machine_with(0)), UserError);
 }
 
