@@ -50,6 +50,14 @@ std::string memory_of_gpu(const TableRow& row) {
   return "";
 }
 
+// The longest lengths of these implementations, down to a 16th.
+TableRows longest_of(const TableRows& rows, const Columns& implementations) {
+  const TableRows named = rows.if_(
+      [&](const TableRow& row) { return contains(implementations, row.text("implementation")); });
+  const double shortest = named.most("N").number("N") / 16;
+  return named.if_([&](const TableRow& row) { return row.number("N") >= shortest; });
+}
+
 Facts attention_memory(const Evidence& evidence) {
   const TableRows rows = evidence.rows("grid"), formula = rows.where({{"implementation", "naive"}});
   if (formula.empty()) return {};
@@ -73,12 +81,8 @@ Facts attention_memory(const Evidence& evidence) {
                  counted ? "memory that it keeps for backward" : "time of its backward pass"},
                 {"growth", growth_with_length(formula, column)}},
       .rows = {{"none", none}, {"longest", longest}},
-      .shown = rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}})
-                   .if_([&](const TableRow& row) {
-                     const std::string name = row.text("implementation");
-                     return row.number("N") >= longest.number("N") / 16 &&
-                            (name == "naive" || name == ours);
-                   }),
+      .shown = longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
+                          {"naive", ours}),
       .picture = {counted ? "grid_memory_d" : "grid_time"}};
   const auto smaller = ratios(pairs(rows, "implementation", ours, "naive", kGridCase), column);
   if (smaller.empty()) return facts;
@@ -91,19 +95,15 @@ Facts attention_memory(const Evidence& evidence) {
 Facts attention_compiled(const Evidence& evidence) {
   const TableRows rows = evidence.rows("grid");
   const auto both = pairs(rows, "implementation", "compiled", "naive", kGridCase);
-  const TableRow longest = both.last().a;
+  const TableRow last = both.last().a;
   const double kept = 1 / speed(both, "before backward");
   return {{{"forward", speeds(ratios(both, "forward"), "without it")},
            {"backward", speeds(ratios(both, "backward"), "without it")},
            {"kept", std::isnan(kept) ? "" : percent(kept)},
            {"order", which_order(compare_measured(kept, 1))}},
           {},
-          rows.where({{"dtype", longest.text("dtype")}, {"D", longest.text("D")}})
-              .if_([&](const TableRow& row) {
-                const std::string name = row.text("implementation");
-                return row.number("N") >= longest.number("N") / 16 &&
-                       (name == "naive" || name == "compiled");
-              })};
+          longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
+                     {"naive", "compiled"})};
 }
 
 // Whether ours agree with float64, in every case of these passes that was measured.
