@@ -18,7 +18,7 @@ constexpr double kTitleSize = 17, kSubtitleSize = 13, kFootnoteSize = 10.5;
 constexpr double kBoldWidening = 1.13;   // bold letters against the regular ones of text_width()
 constexpr double kSmallestHeight = 120;  // of the data, whatever stands around them
 constexpr const char* kFonts = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif";
-constexpr double kPngScale = 2;
+constexpr double kPngScale = 1.5;
 
 void check(const Plot& plot) {
   for (const Series& s : plot.series) {

@@ -27,30 +27,12 @@ bool is_asked(const Question& question, const std::string& preset) {
   return !one_year || contains(question.years, preset);
 }
 
-// Judgements of earlier programs by targets of their own: "(bar 8 %: kept)".
-std::string without_bars(const std::string& note) {
-  static const std::regex bar(R"( ?\((bar|promised|limit)[^():]*: [A-Za-z]+\)|; bars kept)");
-  return std::regex_replace(note, bar, "");
-}
-
-DocumentTable table_of(const Result& result, const NamedTable& named) {
-  DocumentTable table{stem_of(result, named.name), named.table, result.made};
-  for (std::string& note : table.table.notes) note = without_bars(note);
-  return table;
-}
-
 // The results of a document, and what was made of them.
 class DocumentMaker {
  public:
-  DocumentMaker(const std::vector<Result>& results, const RunRecord& record)
-      : results_(results), record_(record), pictures_(draw_pictures(results)) {
-    for (const Result& result : results) {
-      for (const NamedTable& named : result.tables)
-        document_.tables.push_back(table_of(result, named));
-    }
-    for (const auto& drawn : pictures_)
-      document_.pictures.insert(document_.pictures.end(), drawn.begin(), drawn.end());
-  }
+  DocumentMaker(const std::vector<Result>& results, const std::vector<ResultFiles>& files,
+                const RunRecord& record)
+      : results_(results), files_(files), record_(record) {}
 
   Document make(const std::vector<std::string>& complaints) {
     for (const Section& section : sections()) ask(section);
@@ -82,15 +64,15 @@ class DocumentMaker {
     }
   }
 
-  const std::vector<PictureFile>& pictures_of(const Result& result) const {
-    return pictures_[static_cast<size_t>(&result - results_.data())];
+  const ResultFiles& files_of(const Result& result) const {
+    return files_[static_cast<size_t>(&result - results_.data())];
   }
 
   const PictureFile* picture_of(const AnswerPart& part) const {
     const PictureFile* found = nullptr;
     const std::vector<std::string>& words = part.finding.picture;
     for (const Result* result : part.used) {
-      for (const PictureFile& picture : pictures_of(*result)) {
+      for (const PictureFile& picture : files_of(*result).pictures) {
         const auto is_in = [&](const std::string& word) { return contains(picture.file, word); };
         if (!words.empty() && std::all_of(words.begin(), words.end(), is_in)) found = &picture;
       }
@@ -124,13 +106,12 @@ class DocumentMaker {
   void add_result(const Result& result) {
     page_.heading(4, "`" + result.made.command + "`", "result-" + result.measurement);
     if (!result.failure.empty()) page_.prose("It failed: " + result.failure + ".", "remark");
-    for (const NamedTable& named : result.tables) {
-      const DocumentTable table = table_of(result, named);
-      const std::string title = named.table.title.empty() ? table.file : named.table.title;
-      page_.fold(str(title, " (", count_of(named.table.rows.size(), "row"), ")"), "",
-                 [&] { page_.table(table.table, table.file); });
+    for (const auto& [file, table, made] : files_of(result).tables) {
+      page_.fold(str(table.title.empty() ? file : table.title, " (",
+                     count_of(table.rows.size(), "row"), ")"),
+                 "", [&] { page_.table(table, file); });
     }
-    for (const PictureFile& picture : pictures_of(result)) {
+    for (const PictureFile& picture : files_of(result).pictures) {
       if (shown_.count(picture.file) > 0)
         page_.prose(str("[", picture.title, "](pictures/", picture.file, ".svg) is shown above."),
                     "soft");
@@ -266,8 +247,8 @@ class DocumentMaker {
   }
 
   const std::vector<Result>& results_;
+  const std::vector<ResultFiles>& files_;  // of each result
   const RunRecord& record_;
-  std::vector<std::vector<PictureFile>> pictures_;  // of each result
   std::vector<Answer> answers_;
   std::set<std::string> years_;  // with results of their own
   std::set<std::string> shown_;  // pictures that stand in an answer
@@ -288,9 +269,9 @@ std::string origin_of(const Provenance& made) {
              made.measured_at, ", ", human_seconds(made.seconds), ".");
 }
 
-Document make_document(const std::vector<Result>& results, const RunRecord& record,
-                       const std::vector<std::string>& complaints) {
-  return DocumentMaker(results, record).make(complaints);
+Document make_document(const std::vector<Result>& results, const std::vector<ResultFiles>& files,
+                       const RunRecord& record, const std::vector<std::string>& complaints) {
+  return DocumentMaker(results, files, record).make(complaints);
 }
 
 }  // namespace flashstep::tools

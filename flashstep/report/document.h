@@ -19,12 +19,22 @@ struct DocumentTable {
   Provenance made;
 };
 
-struct Document {
-  std::string html, markdown;
-  std::vector<DocumentTable> tables;  // each also a file
+struct ResultFiles {
+  std::vector<DocumentTable> tables;
   std::vector<PictureFile> pictures;
-  size_t measured = 0;  // answers that are computed
-  size_t asked = 0;     // all of them
+};
+// Of each result. One name has one colour in all pictures, and each says where it comes from.
+std::vector<ResultFiles> make_files(const std::vector<Result>& results);
+
+// tables/*.csv .md .json and pictures/*.svg .png. Tables say where their numbers come from in a
+// last note, CSVs in a first line that begins with "#" (pandas: comment="#"). MachineError when
+// that fails.
+void write_files(const std::vector<ResultFiles>& files, const std::filesystem::path& directory);
+
+struct Document {
+  std::string html, markdown;  // the HTML needs no other file
+  size_t measured = 0;         // answers that are computed
+  size_t asked = 0;            // all of them
 };
 
 // What the report's directory knows of the run beside its results: report.json.
@@ -39,17 +49,8 @@ RunRecord read_record(const std::filesystem::path& directory);
 
 // Sections without result or answer are not in it; questions of sections that `record.only` leaves
 // out are not asked.
-Document make_document(const std::vector<Result>& results, const RunRecord& record,
-                       const std::vector<std::string>& complaints);
-
-// report.html, report.md, tables/*.csv .md .json and pictures/*.svg .png. Tables say where their
-// numbers come from in a last note, CSVs in a first line that begins with "#" (pandas:
-// comment="#"). MachineError when that fails.
-void write_document(const Document& document, const std::filesystem::path& directory);
-
-// The pictures of all results, in their order: one name has one colour in all of them, and each
-// says where it comes from.
-std::vector<std::vector<PictureFile>> draw_pictures(const std::vector<Result>& results);
+Document make_document(const std::vector<Result>& results, const std::vector<ResultFiles>& files,
+                       const RunRecord& record, const std::vector<std::string>& complaints);
 
 // The machine and moment of a result, for files that stand alone with its command before it.
 std::string origin_of(const Provenance& made);

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <future>
 #include <map>
+#include <regex>
 #include <set>
 #include <thread>
 
@@ -95,41 +97,70 @@ void write_changed(const PictureFile& picture, const fs::path& folder) {
   measure::write_picture(picture.svg, stem);
 }
 
-// Every processor draws some, until one has an error, which is thrown.
-void write_pictures(const std::vector<PictureFile>& pictures, const fs::path& folder) {
-  std::atomic<size_t> next = 0;
-  const auto draw = [&] {
-    try {
-      for (size_t i = next++; i < pictures.size(); i = next++) write_changed(pictures[i], folder);
-    } catch (...) {
-      next = pictures.size();
-      throw;
-    }
+// Judgements of earlier programs by targets of their own: "(bar 8 %: kept)".
+std::string without_bars(const std::string& note) {
+  static const std::regex bar(R"( ?\((bar|promised|limit)[^():]*: [A-Za-z]+\)|; bars kept)");
+  return std::regex_replace(note, bar, "");
+}
+
+// For a picture, which is often looked at alone: what, on what, of which sources, and when. All
+// that is known stands with the tables.
+std::string short_origin(const Provenance& made) {
+  const auto first = [](const std::string& text, const char* end) {
+    return text.substr(0, text.find(end));
   };
-  const size_t threads = std::min<size_t>(std::thread::hardware_concurrency(), pictures.size());
-  std::vector<std::future<void>> drawn;
-  for (size_t i = 0; i < std::max<size_t>(threads, 1); ++i)
-    drawn.push_back(std::async(std::launch::async, draw));
-  for (std::future<void>& one : drawn) one.get();
+  return str(made.command, "; ", first(made.machine, "; "), "; ", first(made.version, ", "), "; ",
+             first(made.measured_at, " "));
 }
 
 }  // namespace
 
-std::vector<std::vector<PictureFile>> draw_pictures(const std::vector<Result>& results) {
+std::vector<ResultFiles> make_files(const std::vector<Result>& results) {
   SeriesColors colors;
-  std::vector<std::vector<PictureFile>> drawn;
+  std::vector<ResultFiles> files;
   for (const Result& result : results) {
-    drawn.emplace_back();
+    auto& [tables, pictures] = files.emplace_back();
+    for (const NamedTable& named : result.tables) {
+      tables.push_back({stem_of(result, named.name), named.table, result.made});
+      for (std::string& note : tables.back().table.notes) note = without_bars(note);
+    }
     for (NamedPicture picture : result.pictures) {
       if (auto* plot = std::get_if<measure::Plot>(&picture.picture)) {
         colors.paint(*plot);
         choose_scale(*plot);
       }
-      set_footnote(picture, str(result.made.command, "; ", origin_of(result.made)));
-      drawn.back().push_back({stem_of(result, picture.name), caption_of(picture), to_svg(picture)});
+      set_footnote(picture, short_origin(result.made));
+      pictures.push_back({stem_of(result, picture.name), caption_of(picture), to_svg(picture)});
     }
   }
-  return drawn;
+  return files;
+}
+
+void write_files(const std::vector<ResultFiles>& files, const fs::path& directory) {
+  make_directories(directory / "tables");
+  make_directories(directory / "pictures");
+  std::vector<std::function<void()>> writes;
+  for (const auto& [tables, pictures] : files) {
+    for (const PictureFile& picture : pictures)
+      writes.push_back([&] { write_changed(picture, directory / "pictures"); });
+    for (const DocumentTable& table : tables)
+      writes.push_back([&] { write_table(table, directory / "tables"); });
+  }
+
+  // Every processor takes the next, until one has an error, which is thrown.
+  std::atomic<size_t> next = 0;
+  const auto write = [&] {
+    try {
+      for (size_t i = next++; i < writes.size(); i = next++) writes[i]();
+    } catch (...) {
+      next = writes.size();
+      throw;
+    }
+  };
+  std::vector<std::future<void>> written;
+  for (size_t i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)
+    written.push_back(std::async(std::launch::async, write));
+  for (std::future<void>& one : written) one.get();
 }
 
 void write_record(const RunRecord& record, const fs::path& directory) {
@@ -145,15 +176,6 @@ RunRecord read_record(const fs::path& directory) {
     throw UserError(
         str("[report] expected the record of a report in ", path.string(), ": ", error.what()));
   }
-}
-
-void write_document(const Document& document, const fs::path& directory) {
-  make_directories(directory / "tables");
-  make_directories(directory / "pictures");
-  for (const DocumentTable& table : document.tables) write_table(table, directory / "tables");
-  write_pictures(document.pictures, directory / "pictures");
-  write_file(directory / "report.md", document.markdown);
-  write_file(directory / "report.html", document.html);
 }
 
 }  // namespace flashstep::tools

@@ -17,6 +17,11 @@ using for_tests::result_of;
 using for_tests::stored_results;
 using for_tests::table_of;
 
+Document document_of(const std::vector<Result>& results, const RunRecord& record,
+                     const std::vector<std::string>& complaints = {}) {
+  return make_document(results, make_files(results), record, complaints);
+}
+
 std::vector<Result> hostile_results() {
   Result result = result_of(
       "tokenizer", "tokenizer_quick",
@@ -37,7 +42,7 @@ RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp
 using DocumentFiles = for_tests::FolderTest;
 
 TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
-  const std::string html = make_document(hostile_results(), run_record(), {"a complaint"}).html;
+  const std::string html = document_of(hostile_results(), run_record(), {"a complaint"}).html;
   EXPECT_SAYS(html, "default-src 'none'");
   EXPECT_SAYS_NOT(html, "<script>alert");
   EXPECT_SAYS(html, "&lt;script&gt;alert(1)");
@@ -58,7 +63,7 @@ TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
 }
 
 TEST(Document, MarkdownHasTheSame) {
-  const std::string markdown = make_document(hostile_results(), run_record(), {}).markdown;
+  const std::string markdown = document_of(hostile_results(), run_record()).markdown;
   EXPECT_SAYS(markdown, "Tokenizer\n");
   EXPECT_SAYS(markdown, "Ours is as many times as fast as the others: ");
   EXPECT_SAYS(markdown, "[Map](pictures/tokenizer_quick_map.svg)");
@@ -69,7 +74,7 @@ TEST(Document, MarkdownHasTheSame) {
 // What a reader gets of the stored H200 report.
 TEST(Document, AReaderFindsTheFindings) {
   if (!for_tests::has_stored_results()) GTEST_SKIP() << "no reports/ here";
-  const Document document = make_document(stored_results(), {"2025", {}, {}}, {});
+  const Document document = document_of(stored_results(), {"2025", {}, {}});
   const std::string &markdown = document.markdown, &html = document.html;
   EXPECT_LT(std::count(markdown.begin(), markdown.end(), '\n'), 1500);
   EXPECT_TRUE(markdown.starts_with("# flashstep on 1 x NVIDIA H200\n")) << markdown.substr(0, 99);
@@ -81,13 +86,15 @@ TEST(Document, AReaderFindsTheFindings) {
   EXPECT_SAYS_NOT(html, "(bar ");
   // Each table and picture once, folded or not; each link leads somewhere.
   std::set<std::string> files;
-  for (const DocumentTable& table : document.tables) {
-    EXPECT_TRUE(files.insert("tables/" + table.file).second) << table.file;
-    EXPECT_SAYS(html, "id=\"table-" + table.file + "\"");
-  }
-  for (const PictureFile& picture : document.pictures) {
-    EXPECT_TRUE(files.insert("pictures/" + picture.file).second) << picture.file;
-    EXPECT_SAYS(html, "id=\"picture-" + picture.file + "\"");
+  for (const auto& [tables, pictures] : make_files(stored_results())) {
+    for (const DocumentTable& table : tables) {
+      EXPECT_TRUE(files.insert("tables/" + table.file).second) << table.file;
+      EXPECT_SAYS(html, "id=\"table-" + table.file + "\"");
+    }
+    for (const PictureFile& picture : pictures) {
+      EXPECT_TRUE(files.insert("pictures/" + picture.file).second) << picture.file;
+      EXPECT_SAYS(html, "id=\"picture-" + picture.file + "\"");
+    }
   }
   const std::regex link("\\]\\(((tables|pictures)/[^)]*)\\.(md|csv|svg)\\)");
   for (std::sregex_iterator at(markdown.begin(), markdown.end(), link), end; at != end; ++at)
@@ -103,10 +110,10 @@ TEST(Document, AnImplementationHasOneColour) {
   a.series = {{.name = "naive", .x = {1}, .y = {1}}, {.name = "ours", .x = {1}, .y = {2}}};
   b.series = {{.name = "ours fp32", .x = {1}, .y = {1}}, {.name = "other", .x = {1}, .y = {5000}}};
   result.pictures = {{"a", a}, {"b", b}};
-  const auto drawn = draw_pictures({result});
+  const auto drawn = make_files({result});
   // The colour before the name in the legend.
   const auto color = [&](size_t picture, const std::string& name) {
-    const std::string& svg = drawn[0][picture].svg;
+    const std::string& svg = drawn[0].pictures[picture].svg;
     const std::string before = svg.substr(0, svg.find(">" + name + "<"));
     const size_t at = before.rfind("#", before.rfind("<text") - 1);
     return before.substr(at, 7);
@@ -117,10 +124,10 @@ TEST(Document, AnImplementationHasOneColour) {
 }
 
 TEST(Document, CountsItsAnswers) {
-  const Document document = make_document(hostile_results(), run_record(), {});
+  const Document document = document_of(hostile_results(), run_record());
   EXPECT_EQ(document.asked, questions().size());
   EXPECT_EQ(document.measured, 1u);
-  const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
+  const Document part = document_of(hostile_results(), {"quick", {"tokenizer"}, {}});
   EXPECT_EQ(part.asked, 1u);
   EXPECT_SAYS(part.markdown, "Only these sections were asked for: tokenizer");
   EXPECT_SAYS_NOT(document.markdown, "Only these sections");
@@ -128,7 +135,7 @@ TEST(Document, CountsItsAnswers) {
 
 TEST(Document, AYearLeavesTheOthersQuestions) {
   const auto has = [](const std::string& preset, const std::string& name) {
-    return contains(make_document({}, {preset, {}, {}}, {}).html, ">" + name + "</td>");
+    return contains(document_of({}, {preset, {}, {}}).html, ">" + name + "</td>");
   };
   EXPECT_TRUE(has("2025", "flashstep report --preset 2025 --only ddp")) << "what measures it";
   for (const auto& [question, presets] :
@@ -141,21 +148,21 @@ TEST(Document, AYearLeavesTheOthersQuestions) {
 
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
-  EXPECT_SAYS_NOT(make_document(results, run_record(), {}).markdown, "several");
+  EXPECT_SAYS_NOT(document_of(results, run_record()).markdown, "several");
   results.push_back(results[0]);
   results[1].measurement = "tokenizer";
   results[1].made.machine = "another machine";
   results[1].made.version = "sources 2";
-  const std::string markdown = make_document(results, run_record(), {}).markdown;
+  const std::string markdown = document_of(results, run_record()).markdown;
   EXPECT_SAYS(markdown, "several machines: a machine; another machine");
   EXPECT_SAYS(markdown, "several versions");
 }
 
 TEST_F(DocumentFiles, WritesEachTableAndPictureByItself) {
-  write_document(make_document(hostile_results(), run_record(), {}), folder_);
+  write_files(make_files(hostile_results()), folder_);
   for (const char* name :
-       {"report.html", "report.md", "tables/tokenizer_quick.csv", "tables/tokenizer_quick.md",
-        "tables/tokenizer_quick.json", "pictures/tokenizer_quick_map.svg"}) {
+       {"tables/tokenizer_quick.csv", "tables/tokenizer_quick.md", "tables/tokenizer_quick.json",
+        "pictures/tokenizer_quick_map.svg", "pictures/tokenizer_quick_map.png"}) {
     EXPECT_GT(fs::file_size(folder_ / name), 0u) << name;
   }
   const auto table =
@@ -169,7 +176,9 @@ TEST_F(DocumentFiles, WritesEachTableAndPictureByItself) {
   EXPECT_TRUE(csv.starts_with("# " + origin)) << csv;
   EXPECT_EQ(csv.substr(csv.find("\r\n") + 2, 13), "<b>name,work,") << csv;
   EXPECT_EQ(csv.find('#', 1), std::string::npos) << "a reader of comments takes it for one";
-  EXPECT_SAYS(read_file(folder_ / "pictures/tokenizer_quick_map.svg"), "2450 MHz");
+  const std::string svg = read_file(folder_ / "pictures/tokenizer_quick_map.svg");
+  EXPECT_SAYS(svg, ">flashstep bench tokenizer --peers=; a machine; sources 1; ");
+  EXPECT_SAYS_NOT(svg, "2450 MHz");  // stands with the table
 }
 
 TEST_F(DocumentFiles, TheRecordComesBackOrIsRefused) {

@@ -1,5 +1,7 @@
 #include "flashstep/report/report.h"
 
+#include <future>
+
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
@@ -56,17 +58,26 @@ RunRecord record_of(const ReportOptions& options, const Plan& plan) {
 void draw(const ReportOptions& options, const RunRecord& record,
           const std::vector<std::string>& keys, ReportOutcome& outcome) {
   StoredResults stored = read_results(options.directory);
-  const Document document =
-      make_document(current(std::move(stored.results), keys), record, stored.complaints);
-  write_document(document, options.directory);
+  const std::vector<Result> results = current(std::move(stored.results), keys);
+  const std::vector<ResultFiles> files = make_files(results);
+  // Drawing pictures as PNG takes longer than all the rest, and a browser seconds: beside it.
+  std::future<void> drawn =
+      std::async(std::launch::async, [&] { write_files(files, options.directory); });
+  const Document document = make_document(results, files, record, stored.complaints);
+  const fs::path html = options.directory / "report.html", pdf = options.directory / "report.pdf",
+                 markdown = options.directory / "report.md";
+  write_file(markdown, document.markdown);
+  write_file(html, document.html);
+  std::future<std::string> printed;
+  if (options.pdf && outcome.signal == 0)
+    printed = std::async(std::launch::async, print_pdf, html, pdf);
+  drawn.get();
   outcome.unreadable = stored.complaints;
   outcome.questions = static_cast<int64_t>(document.asked);
   outcome.answered = static_cast<int64_t>(document.measured);
-  for (const char* name : {"report.html", "report.md"})
-    outcome.written.push_back((options.directory / name).string());
-  if (!options.pdf || outcome.signal != 0) return;
-  const fs::path pdf = options.directory / "report.pdf";
-  const std::string failure = print_pdf(options.directory / "report.html", pdf);
+  outcome.written = {html.string(), markdown.string()};
+  if (!printed.valid()) return;
+  const std::string failure = printed.get();
   if (failure.empty())
     outcome.written.push_back(pdf.string());
   else
