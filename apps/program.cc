@@ -11,6 +11,7 @@
 
 #include "apps/commands.h"
 #include "apps/usage.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
@@ -41,6 +42,11 @@ int end_output(int code) {
   std::cout.flush();
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   if (written || code != 0) return code;
+  if (errno == 0) {  // it failed while there was more to print: the next byte fails as well
+    std::clearerr(stdout);
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
   return fail(kMachineFailure, str("the output could not be written", errno != 0 ? ": " : "",
                                    errno != 0 ? std::strerror(errno) : ""));
 }
@@ -77,6 +83,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int run_program(int argc, char** argv) {
+  end_with_a_sentence("flashstep");
   return end_output(run_main("flashstep", [&] { return run(argc, argv); }));
 }
 

@@ -8,8 +8,10 @@ import sys
 import tempfile
 import time
 import unittest
+from array import array
 from pathlib import Path
 
+from program import write_tokens
 from training_run import PROGRAM, command, expect_same, finish, outcome, write_config
 
 LONG = ["--set", "train.steps=1000000", "--set", "train.evaluate_every=0", "--set",
@@ -118,6 +120,57 @@ class SignalsTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         stderr = self.ends_saved(process, "asked", signal.SIGINT, "Ctrl-C")
         self.assertIn("[train] stopping: the step is finished and saved first", stderr)
+
+    def test_timeout_asks_once(self):
+        """timeout(1) signals its child and then the group that the child is in."""
+        process = self.start("twice", *LONG)
+        self.wait_for_steps("twice")
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.003)
+        process.send_signal(signal.SIGTERM)
+        self.ends_saved(process, "twice", signal.SIGTERM, "SIGTERM")
+        for launch in ([], ["launch", "-n", "2", "--"]):
+            run = f"timeout{len(launch)}"
+            arguments = command(self.config, self.directory / run, False)[1:] + LONG
+            limited = subprocess.Popen(["timeout", "8", PROGRAM, *launch, *arguments],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            stderr = limited.communicate(timeout=60)[1]
+            self.assertEqual(limited.returncode, 124, stderr)
+            self.assertIn("all is saved", stderr)
+            self.assertEqual(len(os.listdir(self.directory / run / "checkpoints")), 1)
+
+    def test_who_saves_nothing_says_what_stopped_it(self):
+        pipe = self.directory / "pipe"
+        os.mkfifo(pipe)
+        process = subprocess.Popen([PROGRAM, "train", str(pipe)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        while True:  # until it reads
+            try:
+                self.addCleanup(os.close, os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                break
+            except OSError:
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual((process.returncode, stderr), (-signal.SIGINT, "flashstep: stopped by Ctrl-C\n"))
+
+    def test_a_file_that_was_begun_is_removed(self):
+        folder = self.directory / "decoded"
+        folder.mkdir()
+        text = str(self.directory / "text.txt")
+        finish([PROGRAM, "tokenizer", "train", text, "--vocab-size", "256", "--out", str(self.directory / "bytes")])
+        write_tokens(self.directory / "many.npy", array("H", [32]) * 40_000_000)
+        process = subprocess.Popen([PROGRAM, "tokenizer", "decode", str(self.directory / "many.npy"), "--tokenizer",
+                                    str(self.directory / "bytes"), "--out", str(folder / "text")],
+                                   stderr=subprocess.PIPE, text=True)
+        while not os.listdir(folder):
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual((process.returncode, os.listdir(folder)), (-signal.SIGINT, []), stderr)
+        self.assertIn("stopped by Ctrl-C; what it was writing is removed", stderr)
 
     def test_launched_ranks(self):
         launch = ["launch", "-n", "2", "--"]

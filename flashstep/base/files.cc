@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "flashstep/base/unfinished.h"
 #include "flashstep/error.h"
 
 namespace flashstep {
@@ -65,8 +66,8 @@ bool lock_new(int descriptor) {
   return ::fstat(descriptor, &status) == 0 && status.st_nlink > 0;
 }
 
-int open_for_reading(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+int open_for_reading(const std::filesystem::path& path, int flags = 0) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor >= 0) return descriptor;
   const int error = errno;
   if (error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO) {
@@ -114,9 +115,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(target_of(std::move(p
     temporary_ = temporary_name(path_);
     descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path_));
-    if (lock_new(descriptor_)) return;
+    if (lock_new(descriptor_)) break;
     ::close(descriptor_);
   }
+  unfinished_ = std::make_unique<Unfinished>(temporary_.c_str());
 }
 
 AtomicFile::~AtomicFile() {
@@ -170,6 +172,7 @@ void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_));
   const int renamed = ::rename(temporary_.c_str(), path_.c_str());
   const int error = errno;
+  unfinished_.reset();
   // Closed, and so unlocked, only now: an unlocked temporary file would count as abandoned.
   ::close(std::exchange(descriptor_, -1));
   if (renamed != 0) {
@@ -201,7 +204,8 @@ std::string read_file(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  Descriptor file(open_for_reading(path));
+  // O_NONBLOCK: a pipe is refused here, not when somebody writes into it.
+  Descriptor file(open_for_reading(path, O_NONBLOCK));
   const struct stat status = file_status(file.value, path);
   // A pipe has no size, and would count as empty.
   require(S_ISREG(status.st_mode), "expected a regular file, got ", path,

@@ -93,6 +93,20 @@ TEST_F(FilesTest, FailuresNameTheFileAndTheReason) {
   EXPECT_THROW(make_directories(directory_ / "file" / "below"), MachineError);
 }
 
+// Before anybody writes into it.
+TEST_F(FilesTest, APipeIsRefusedAtOnce) {
+  const fs::path path = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  ::alarm(20);  // rather than for ever
+  try {
+    const MappedFile mapped(path);
+    FAIL() << "expected an error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("a pipe or device"), std::string::npos);
+  }
+  ::alarm(0);
+}
+
 TEST_F(FilesTest, EmptyFilesAreFiles) {
   write_file(directory_ / "empty", "");
   EXPECT_EQ(read_file(directory_ / "empty"), "");

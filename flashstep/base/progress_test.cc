@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <pty.h>
@@ -12,7 +11,6 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 
 namespace flashstep {
@@ -139,14 +137,6 @@ TEST(TerminalTest, WideLinesAreBrokenBelowTheirLastColumn) {
   EXPECT_EQ(wrapped("as it is, " + path, 0), "as it is, " + path);
   EXPECT_EQ(wrapped(std::string(60, ' '), 30), std::string(60, ' '));
   EXPECT_EQ(wrapped("größer größer größer größer g", 29), "größer größer größer größer g");
-}
-
-TEST(SignalsTest, TheFirstSignalIsRememberedTheSecondOneEnds) {
-  SignalGuard guard;
-  EXPECT_EQ(SignalGuard::received(), 0);
-  std::raise(SIGTERM);
-  EXPECT_EQ(SignalGuard::received(), SIGTERM);
-  EXPECT_EXIT(std::raise(SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 namespace flashstep {
 
 // While one is alive, a SIGINT, SIGTERM, SIGHUP (the terminal is gone; left alone where it was
-// ignored, as nohup does) or SIGXCPU (the limit of CPU time) is remembered. A second SIGINT or
-// SIGTERM ends the process as usual; the other two come again by themselves. SIGPIPE and SIGXFSZ
+// ignored, as nohup does) or SIGXCPU (the limit of CPU time) is remembered. The same SIGINT or
+// SIGTERM half a second after the first ends the process; sooner it belongs to the first, and the
+// other two come again by themselves. SIGPIPE and SIGXFSZ
 // are ignored unless somebody handles them: a write that nobody reads or that a limit forbids is an
 // error like others. They nest: what came during the outermost is received by all.
 class SignalGuard {
@@ -27,6 +28,12 @@ class SignalGuard {
   // outlive the guards. Null: nothing. Forgotten with the outermost guard.
   static void announce(const char* text);
 };
+
+// From here on the same signals, unless they are ignored, end the process while no SignalGuard is
+// alive, and a second one while one is, with a sentence behind "PROGRAM: " on stderr and without
+// the files that it has begun (AtomicFile). It dies of the signal, which shells call 128 + n.
+// `program` must outlive the process.
+void end_with_a_sentence(const char* program);
 
 // "Ctrl-C", "SIGTERM", "SIGHUP (the terminal was closed)", ...: what stopped a run, for people.
 std::string signal_name(int signal);

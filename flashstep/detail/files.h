@@ -10,6 +10,8 @@
 
 namespace flashstep {
 
+class Unfinished;
+
 // A file that appears under its name only when it is complete: bytes go to a temporary name in the
 // same folder; commit() flushes and fsyncs it, renames it over `path` and fsyncs the folder.
 // Destroyed without commit(), it leaves nothing behind; what a killed process left is removed by
@@ -36,6 +38,7 @@ class AtomicFile {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
+  std::unique_ptr<Unfinished> unfinished_;  // temporary_
   int descriptor_ = -1;
   uint64_t size_bytes_ = 0;
   std::string buffer_;

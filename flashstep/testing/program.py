@@ -6,6 +6,7 @@ import struct
 import subprocess
 import tempfile
 import unittest
+from array import array
 from pathlib import Path
 
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
@@ -46,7 +47,7 @@ def write_tokens(path, ids):
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                     struct.pack(f"<{len(ids)}H", *ids))
+                     array("H", ids).tobytes())
 
 
 def children_of(pid):
