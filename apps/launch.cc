@@ -66,6 +66,7 @@ void add_launch(CLI::App& app) {
           "--stop-seconds", arguments->options.stop_seconds,
           "How long a rank may take to end after SIGTERM, before it is killed; on GPUs more "
           "than parallel.silence_seconds and 10")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_flag("--no-label", arguments->no_label, "Leave out \"[rank 2] \" before each line");
   command->footer(

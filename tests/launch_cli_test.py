@@ -45,6 +45,18 @@ for arguments in (["-n", "2"], ["--", "info"], ["-n", "0", "--", "info"], ["-n",
     run = launch(*arguments)
     expect(run.returncode == 2 and run.stderr.count("\n") == 1, "exit code 2 and one sentence", run)
 
+for program in ("./no_such_program", "/dev/null"):  # none, and none that can be executed
+    run = launch("-n", "2", "--", program)
+    expect(run.returncode == 2 and f"cannot start {program}: " in run.stderr, "exit code 2 and a sentence", run)
+run = launch("-n", "2", "--stop-seconds", "-1", "--", "info")
+expect(run.returncode == 2 and run.stderr.count("\n") == 1, "exit code 2 and one sentence", run)
+
+with open("/dev/full", "w") as full:
+    run = subprocess.run([PROGRAM, "launch", "-n", "2", "--", "/bin/sh", "-c", "echo lost"], stdout=full,
+                         stderr=subprocess.PIPE, text=True, timeout=120)
+expect(run.returncode == 1 and "could not be written: No space left on device" in run.stderr,
+       "exit code 1 and a sentence about the full disk", run)
+
 # Whoever reads the output may leave (launch ... | head): the ranks work on.
 with tempfile.TemporaryDirectory() as directory:
     work = "seq 1 20000; sleep 0.5; echo more; touch done$RANK"  # 20000: more than a pipe holds

@@ -74,6 +74,12 @@ struct Descriptors {
   _exit(127);
 }
 
+// What exec() says of a name that is none of a program's.
+bool names_no_program(int error) {
+  return error == ENOENT || error == ENOTDIR || error == EACCES || error == ENOEXEC ||
+         error == ELOOP || error == ENAMETOOLONG;
+}
+
 }  // namespace
 
 Child start_child(const ChildOptions& options) {
@@ -103,7 +109,9 @@ Child start_child(const ChildOptions& options) {
   if (error != 0) {
     if (child.pid > 0) waitpid(child.pid, nullptr, 0);
     for (const int end : {in.writing, out.reading, err.reading}) close_descriptor(end);
-    throw_errno(error, str("[launch] cannot start ", options.command[0]));
+    const std::string sentence = str("[launch] cannot start ", options.command[0]);
+    if (names_no_program(error)) throw NoProgram(str(sentence, ": ", std::strerror(error)));
+    throw_errno(error, sentence);
   }
   for (const int end : {out.reading, err.reading}) {
     if (end >= 0) fcntl(end, F_SETFL, O_NONBLOCK);

@@ -12,6 +12,8 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "flashstep/error.h"
+
 namespace flashstep {
 
 enum class Errors {
@@ -36,9 +38,15 @@ struct ChildOptions {
   int death_signal = SIGKILL;  // what the child gets when this process dies
 };
 
+// There is no program of that name, or it is none. Whose mistake that is the caller knows.
+class NoProgram : public MachineError {
+ public:
+  using MachineError::MachineError;
+};
+
 // Starts a child in a process group of its own (a terminal's Ctrl-C reaches only this process,
 // which forwards it), with no blocked signals, SIGPIPE and SIGXFSZ as they are by default, and
-// killed when this process dies. MachineError if the program cannot be started.
+// killed when this process dies. NoProgram, or another MachineError, if it cannot be started.
 Child start_child(const ChildOptions& options);
 
 // "ended with exit code 2", "was killed by SIGKILL"; and the exit code, 1 for a killed one.

@@ -32,19 +32,28 @@ bool is_ignored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-void write_all(int descriptor, std::string_view bytes) {
+// 0, or why they could not be written. Whoever read our output may leave: the ranks' work goes on,
+// and that is no failure.
+int write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = write(descriptor, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;  // whoever read our output is gone; the ranks' work is not
+    if (count < 0 && errno == EAGAIN) {  // somebody made the terminal that we share non-blocking
+      pollfd room = {descriptor, POLLOUT, 0};
+      poll(&room, 1, -1);
+      continue;
+    }
+    if (count < 0) return errno == EPIPE ? 0 : errno;
     bytes.remove_prefix(static_cast<size_t>(count));
   }
+  return 0;
 }
 
 // One stream of a rank's output, passed on in whole lines.
 struct Stream {
   int from = -1, to = -1;
   std::string label, begun, last_line;
+  int lost = 0;  // why not all of it could be written
 
   // What has come; a begun line only when `whole` or at the end of the stream, which is false.
   bool pass_on(bool whole) {
@@ -63,7 +72,8 @@ struct Stream {
       lines.append(begun, start, end + 1 - start);
     }
     begun.erase(0, start);
-    write_all(to, lines);
+    const int error = write_all(to, lines);
+    if (lost == 0) lost = error;
     return open;
   }
 };
@@ -186,8 +196,8 @@ void Launcher::start() {
     Rank& rank = ranks_[i];
     rank.child = start_child(child);
     const std::string label = options_.label ? str("[rank ", i, "] ") : "";
-    rank.out = {rank.child.out, options_.out, label, "", ""};
-    rank.err = {rank.child.err, options_.err, label, "", ""};
+    rank.out = {rank.child.out, options_.out, label, "", "", 0};
+    rank.err = {rank.child.err, options_.err, label, "", "", 0};
   }
 }
 
@@ -285,14 +295,26 @@ int Launcher::run() {
     take_signals();
     reap();
   }
-  return code_ == 0 && interrupted_ ? 128 + forwarded_ : code_;
+  if (code_ != 0) return code_;
+  if (interrupted_) return 128 + forwarded_;
+  for (const Rank& rank : ranks_) {
+    if (rank.out.lost != 0)
+      throw_errno(rank.out.lost, "[launch] the ranks' output could not be written");
+  }
+  return 0;
 }
 
 }  // namespace
 
 int launch(const LaunchOptions& options) {
   require(options.ranks >= 1, "[launch] expected at least 1 rank, got ", options.ranks);
-  return Launcher(options).run();
+  require(options.stop_seconds >= 0, "[launch] expected stop_seconds of at least 0, got ",
+          options.stop_seconds);
+  try {
+    return Launcher(options).run();
+  } catch (const NoProgram& error) {
+    throw UserError(error.what());
+  }
 }
 
 }  // namespace flashstep

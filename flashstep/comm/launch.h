@@ -21,8 +21,9 @@ struct LaunchOptions {
 // ignored), SIGXCPU, SIGUSR1 and SIGUSR2 to them, and waits. When a rank ends with another code
 // than 0, says which, why and its exit code, and stops the others. They are stopped as well when
 // this process dies. Returns 0; or the first failed rank's exit code; 1 if it was killed by a
-// signal; 128 + signal when one was forwarded and the ranks ended by it. MachineError if a rank
-// cannot be started.
+// signal; 128 + signal when one was forwarded and the ranks ended by it. UserError if there is no
+// such program, MachineError if a rank cannot be started otherwise, or if all went well but their
+// output could not be written to `out` (whoever reads it may leave: that is no error).
 int launch(const LaunchOptions& options);
 
 }  // namespace flashstep

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <fcntl.h>
 #include <memory>
 #include <string>
 #include <thread>
@@ -108,6 +109,25 @@ TEST(Launch, WhoeverReadsMayLeave) {
   EXPECT_TRUE(contains(launched.err, "was killed by SIGPIPE")) << launched.err << launched.out;
 }
 
+TEST(Launch, OutputThatIsLostIsAFailure) {
+  const int full = open("/dev/full", O_WRONLY);
+  ASSERT_GE(full, 0);
+  LaunchOptions options;
+  options.ranks = 2;
+  options.out = full;
+  options.command = {"sh", "-c", "echo one"};
+  try {
+    launch(options);
+    ADD_FAILURE() << "expected a MachineError";
+  } catch (const MachineError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[launch] the ranks' output could not be written: No space left on device");
+  }
+  options.command = {"sh", "-c", "echo one; exit 7"};  // what is worse comes first
+  EXPECT_EQ(launch(options), 7);
+  close(full);
+}
+
 TEST(Launch, ReturnsTheFirstFailuresCodeAndStopsTheOthers) {
   const Launched launched = launch_shell(
       3,
@@ -170,10 +190,12 @@ TEST(Launch, SaysWhatCannotBeStarted) {
   options.command = {"/no/such/program"};
   try {
     launch(options);
-    FAIL() << "expected a MachineError";
-  } catch (const MachineError& error) {
+    FAIL() << "expected a UserError";
+  } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "[launch] cannot start /no/such/program: No such file or directory");
   }
+  options.command = {"/dev/null"};  // not executable
+  EXPECT_THROW(launch(options), UserError);
   options.ranks = 0;
   EXPECT_THROW(launch(options), UserError);
 }
