@@ -57,6 +57,21 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
 
 void RunLog::add(int64_t step, double learning_rate, StepResult result) {
   pending_.push_back({step, learning_rate, std::move(result)});
+  look();
+}
+
+// Between two looks the host runs ahead of the device: a run goes on for less than
+// max_skipped_in_a_row steps behind the one at which it should have ended.
+void RunLog::look() {
+  const bool waits = !pending_.back().result.skipped.is_cpu();
+  const size_t unknown = pending_.size() - looked_at_;
+  if (waits && unknown < static_cast<size_t>(options_.max_skipped_in_a_row)) return;
+  std::vector<Tensor> flags;
+  for (size_t i = looked_at_; i < pending_.size(); ++i) flags.push_back(pending_[i].result.skipped);
+  const Tensor on_host = at::stack(flags).cpu();
+  for (const float* flag = on_host.const_data_ptr<float>(); looked_at_ < pending_.size(); ++flag) {
+    count_skipped(pending_[looked_at_++].step, *flag != 0);
+  }
 }
 
 bool RunLog::is_due() const {
@@ -75,7 +90,8 @@ void RunLog::count_skipped(int64_t step, bool skipped) {
 std::string RunLog::why_given_up() const {
   return flashstep::str(
       "[train] the loss or a gradient was not finite in ", options_.max_skipped_in_a_row,
-      " steps in a row, up to step ", gave_up_at_,
+      options_.max_skipped_in_a_row == 1 ? " step" : " steps", " in a row, up to step ",
+      gave_up_at_,
       "; expected finite ones: try a lower learning rate or a longer warm-up. A state with "
       "finite parameters is saved, to be resumed if steps are left");
 }
@@ -131,7 +147,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     if (skipped) line["skipped"] = true;
     metrics_.append(line.dump());
     events_->scalars(entry.step, scalars);
-    count_skipped(entry.step, skipped);
+    if (i >= looked_at_) count_skipped(entry.step, skipped);
   }
   if (pending_.empty() && held_out_loss) {
     OrderedJson line = {{"step", step}};
@@ -140,6 +156,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     events_->scalar(step, "loss/val", *held_out_loss);
   }
   pending_.clear();
+  looked_at_ = 0;
   if (held_out_loss && !std::isfinite(counters_.first_held_out_loss)) {
     counters_.first_held_out_loss = *held_out_loss;
   }

@@ -25,7 +25,8 @@ class RunLog {
   RunLog(const RunDirectory& directory, const Job& job, const LoopOptions& options,
          int64_t first_step, RunCounters counters);
 
-  // Update number `step` was started.
+  // Update number `step` was started. Asks whether it and those before were skipped: at once where
+  // that costs nothing, on a GPU once in max_skipped_in_a_row steps, for which it waits.
   void add(int64_t step, double learning_rate, StepResult result);
   // True when it is time to look: half a second has gone by, or many steps wait.
   bool is_due() const;
@@ -65,6 +66,7 @@ class RunLog {
     double learning_rate;
     StepResult result;
   };
+  void look();
   void count_skipped(int64_t step, bool skipped);
   void show(int64_t step);
 
@@ -76,6 +78,7 @@ class RunLog {
   std::unique_ptr<ProgressBar> bar_;
   RunCounters counters_;
   std::vector<Pending> pending_;
+  size_t looked_at_ = 0;     // of pending_: whether these were skipped is counted
   int64_t gave_up_at_ = -1;  // the step, if too many in a row were skipped
   double flushed_at_s_, paused_s_ = 0, tokens_per_s_ = 0;
 };
