@@ -18,6 +18,7 @@ struct PlanFlags {
     command
         .add_option("--ranks", ranks,
                     "Planned for so many ranks (default: parallel.world_size, or 1)")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
         ->option_text("N");
     command
         .add_option(

@@ -47,6 +47,23 @@ class SentencesTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 
+    def test_a_pipe_is_no_text(self):
+        os.mkfifo("pipe")
+        for arguments in (["tokenizer", "train", "pipe", "--vocab-size", 300, "--out", "tokenizer"],
+                          ["data", "inspect", "pipe"],
+                          ["train", "config.json", "--run", "piped", "--set", "text.source=pipe"]):
+            self.says(2, ["expected a regular file", "pipe"], *arguments)
+
+    def test_lost_output_has_its_reason(self):
+        for arguments in (["--help"], ["train", "--help"], ["account", "all"], ["completion", "bash"]):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((result.returncode, result.stderr), (
+                1, "flashstep: the output could not be written: No space left on device\n"), arguments)
+
+    def test_a_plan_for_no_ranks(self):
+        self.says(2, ["--ranks"], "train", "config.json", "--plan", "--ranks", 0)
+
     def test_three_lines_before_a_run(self):
         result = self.done("train", "config.json", "--run", "run", "--set", "train.threads=99",
                            "--set", "tokenizer.vocab_size=9000", "--set", "model.vocab_size=9000")
