@@ -74,6 +74,11 @@ class DataTest(Case):
         self.refused(["data/tokenizer/notes.txt"], "--run", "second", "--set", "tokenizer.vocab_size=310")
         self.assertEqual(Path("data/tokenizer/notes.txt").read_text(), "mine")
 
+    def test_what_lies_where_a_tokenizer_is_made_stays(self):
+        self.put("data/tokenizer.unfinished/mine")
+        self.refused(["data/tokenizer.unfinished", "move it away"], "--run", "run")
+        self.assertEqual(Path("data/tokenizer.unfinished/mine").read_text(), "mine")
+
     def test_a_malformed_manifest_claims_nothing(self):
         self.put("data/train.npy")
         self.put("data/train.npy.manifest.json", "{}")
@@ -182,6 +187,34 @@ class RunDirectoryTest(Case):
                   "checkpointing.checkpointing_interval=4")
         self.assertEqual(Path("run/checkpoints/step_00000001/notes.txt").read_text(), "mine")
         self.assertEqual(len(list(Path("run/checkpoints").glob("step_*/state.json"))), 2)
+
+    def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(self):
+        self.done("--run", "run", "--set", "checkpointing.checkpointing_interval=2")
+        newest = Path("run/checkpoints/step_00000004/model.safetensors")
+        before = contents("run/checkpoints")
+        newest.chmod(0)
+        as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+        line = [PROGRAM, "train", "config.json", "--run", "run", "--resume", "--set", "train.steps=6"]
+        result = subprocess.run((as_user if os.geteuid() == 0 else []) + line, capture_output=True, text=True)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        for word in (str(newest), "Permission denied", "make it readable"):
+            self.assertIn(word, result.stderr.strip().splitlines()[-1])
+        newest.chmod(0o644)
+        self.assertEqual(contents("run/checkpoints"), before)
+        self.assertIn("going on after step 4", self.done(*line[3:]).stderr)
+
+    def test_a_damaged_checkpoint_stays_with_what_lies_in_it(self):
+        steps = ("--set", "checkpointing.checkpointing_interval=2", "--set", "train.steps=6")
+        self.done("--run", "run", *steps[:2])
+        self.put("run/checkpoints/step_00000004/notes.txt")
+        self.put("run/checkpoints/step_00000006.unfinished/notes.txt")
+        os.truncate("run/checkpoints/step_00000004/model.safetensors", 100)
+        before = contents("run/checkpoints/step_00000004")
+        self.done("--run", "run", "--resume", *steps)
+        after = contents("run/checkpoints/step_00000004.damaged")
+        self.assertEqual(list(after.values()), list(before.values()))
+        self.assertEqual(Path("run/checkpoints/step_00000006.unfinished/notes.txt").read_text(), "mine")
+        self.assertTrue(Path("run/checkpoints/step_00000006/state.json").exists())
 
     def test_tokens_that_are_cut_short_end_the_run(self):
         for name in ("train", "validation"):

@@ -12,6 +12,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/manifest.h"
+#include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
@@ -215,10 +216,20 @@ class Preparation {
 
 void save_tokenizer(const Tokenizer& tokenizer, const fs::path& directory) {
   const fs::path unfinished = directory.string() + ".unfinished";
-  fs::remove_all(unfinished);
-  tokenizer.save(unfinished);
-  sync_directory(unfinished);
-  fs::remove_all(directory);
+  const auto remove = [](const fs::path& path) {
+    remove_if_ours(path, is_tokenizer_file);
+    require(!fs::exists(fs::symlink_status(path)), "[data] expected ", path.string(),
+            " to be missing, got something that was not made here: move it away");
+  };
+  remove(unfinished);
+  try {
+    tokenizer.save(unfinished);
+    sync_directory(unfinished);
+    remove(directory);
+  } catch (...) {
+    remove_if_ours(unfinished, is_tokenizer_file);
+    throw;
+  }
   fs::rename(unfinished, directory);
   sync_directory(directory.parent_path());
 }
