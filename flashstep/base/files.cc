@@ -58,7 +58,9 @@ void remove_abandoned(const std::filesystem::path& path) {
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::error_code ignored;  // what cannot be listed or removed harms nobody
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (name_when_finished(entry.path().filename().string()) != path.filename()) continue;
+    const std::string name = entry.path().filename().string();
+    const std::string_view finished = name_when_finished(name);
+    if (finished == name || finished != path.filename().string()) continue;
     // A link or a pipe is nobody's temporary file; opening a pipe would wait for its writer.
     const int descriptor =
         ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
