@@ -248,6 +248,59 @@ class RunDirectoryTest(Case):
         self.assertEqual(os.listdir("runs/config"), ["notes.txt"])
 
 
+class OutputTest(Case):
+    """What other commands write."""
+
+    def flashstep(self, code, *arguments):
+        result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result.stderr
+
+    def test_export_overwrites_no_file_of_a_run(self):
+        self.done("--run", "run")
+        self.done("--run", "other")
+        os.symlink("run/config.json", "link")
+        checkpoint = "run/checkpoints/step_00000004"
+        before = contents(".")
+        for run in ("run", checkpoint, "other"):
+            for name in (f"{checkpoint}/model.safetensors", f"{checkpoint}/optimizer.safetensors",
+                         f"{checkpoint}/state.json", "run/config.json", "run/metrics.jsonl",
+                         "run/tokenizer/vocab.json", "link"):
+                with self.subTest(run=run, out=name):
+                    error = self.flashstep(2, "export", run, "--out", name, "--dtype", "bf16")
+                    self.assertIn("expected to write another file than", error)
+        self.assertEqual(contents("."), before)
+        for _ in range(2):  # its own is written anew
+            self.flashstep(0, "export", "run", "--out", "run/weights.safetensors")
+
+    def test_export_does_not_overwrite_what_it_reads(self):
+        self.done("--run", "run")
+        shutil.copy("run/checkpoints/step_00000004/model.safetensors", "model.safetensors")
+        self.assertIn("which is read", self.flashstep(2, "export", "model.safetensors", "--out", "model.safetensors"))
+
+    def test_plot_replaces_only_its_own_where_nobody_named_the_place(self):
+        for run in ("a", "b"):
+            self.done("--run", run)
+        for _ in range(2):
+            self.flashstep(0, "plot", "a", "b")
+            self.flashstep(0, "plot", "a")
+        for name in ("loss.svg", "loss.png"):
+            for other in ("loss.svg", "loss.png"):
+                Path(other).unlink(missing_ok=True)
+            self.put(name)
+            self.assertIn("--out", self.flashstep(2, "plot", "a", "b"))
+            self.assertEqual(Path(name).read_text(), "mine")
+        self.flashstep(0, "plot", "a", "b", "--out", "loss")
+
+    def test_report_replaces_no_document_of_others(self):
+        for name in ("report.md", "report.html"):
+            self.put(f"documents_{name}/{name}")
+            error = self.flashstep(2, "report", "--preset", "quick", "--only", "step", "--out", f"documents_{name}")
+            self.assertIn(f"documents_{name}/{name}", error)
+            self.assertEqual(os.listdir(f"documents_{name}"), [name])
+            self.assertEqual(Path(f"documents_{name}", name).read_text(), "mine")
+
+
 class VanishedTest(Case):
     def test_a_run_directory_that_goes_ends_the_run(self):
         for number, take_away in enumerate((shutil.rmtree, lambda run: os.rename(run, "moved"))):
