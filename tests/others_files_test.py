@@ -248,6 +248,14 @@ class RunDirectoryTest(Case):
         self.assertEqual(os.listdir("runs/config"), ["notes.txt"])
 
 
+class TextTest(Case):
+    def test_a_text_that_lies_where_data_are_made_is_left_as_it_is(self):
+        self.put("src/text.txt", "a text")
+        self.refused(["text.source", "lie apart"], "--run", "run", "--set", "text.source=src", "--set",
+                     "text.directory=src")
+        self.assertEqual(os.listdir("src"), ["text.txt"])
+
+
 class OutputTest(Case):
     """What other commands write."""
 
@@ -295,9 +303,10 @@ class OutputTest(Case):
     def test_report_replaces_no_document_of_others(self):
         for name in ("report.md", "report.html"):
             self.put(f"documents_{name}/{name}")
+            os.mkdir(f"documents_{name}/results")
             error = self.flashstep(2, "report", "--preset", "quick", "--only", "step", "--out", f"documents_{name}")
             self.assertIn(f"documents_{name}/{name}", error)
-            self.assertEqual(os.listdir(f"documents_{name}"), [name])
+            self.assertEqual(sorted(os.listdir(f"documents_{name}")), [name, "results"])
             self.assertEqual(Path(f"documents_{name}", name).read_text(), "mine")
 
 

@@ -24,9 +24,9 @@ void check_sections(const std::vector<std::string>& only) {
   }
 }
 
-// Every report has a report.json, from before its first measurement on; earlier ones had results.
+// Every report has a report.json, from before its first measurement on.
 void refuse_report_of_others(const fs::path& directory) {
-  if (fs::exists(directory / "report.json") || fs::exists(directory / "results")) return;
+  if (fs::exists(directory / "report.json")) return;
   for (const char* name : {"report.html", "report.md", "report.pdf"}) {
     require(!fs::exists(fs::symlink_status(directory / name)), "[report] expected ",
             (directory / name).string(), " to be missing, or written by a report, got another ",
