@@ -254,6 +254,7 @@ class TextTest(Case):
         self.refused(["text.source", "lie apart"], "--run", "run", "--set", "text.source=src", "--set",
                      "text.directory=src")
         self.assertEqual(os.listdir("src"), ["text.txt"])
+        self.assertFalse(os.path.exists("run"))
 
 
 class OutputTest(Case):
