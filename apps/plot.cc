@@ -1,6 +1,7 @@
 // flashstep plot: the curves of runs over each other.
 #include "flashstep/measure/plot.h"
 
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -27,12 +28,33 @@ std::filesystem::path default_stem(const PlotOptions& options) {
              : std::filesystem::path(options.field);
 }
 
+// Whether this program drew it: so begins every picture of measure/plot.cc.
+bool is_our_picture(const std::filesystem::path& svg) {
+  std::ifstream file(svg);
+  std::string line;
+  return std::getline(file, line) && line.starts_with("<svg xmlns=") &&
+         line.find(" role=\"img\" font-family=\"") != std::string::npos;
+}
+
+// Nobody named the place: what lies there is replaced only if it was drawn here.
+void require_free_or_ours(const std::filesystem::path& stem) {
+  const auto svg = std::filesystem::path(stem) += ".svg";
+  for (const char* ending : {".svg", ".png"}) {
+    const auto path = std::filesystem::path(stem) += ending;
+    require(!std::filesystem::exists(std::filesystem::symlink_status(path)) || is_our_picture(svg),
+            "[plot] expected ", path.string(), " to be missing, or drawn by this program, got ",
+            "another file; name a place with --out");
+  }
+}
+
 void run_plot(const PlotOptions& options) {
   std::filesystem::path stem = options.out;
   if (stem.empty()) stem = default_stem(options);
   if (stem.extension() == ".svg" || stem.extension() == ".png") stem.replace_extension();
   require(!stem.filename().empty(), "[plot] expected a file after --out, got the directory ",
           stem.string());
+  // In a run's directory the names are the run's own.
+  if (options.out.empty() && options.runs.size() > 1) require_free_or_ours(stem);
   measure::Plot plot = plot_runs({options.runs.begin(), options.runs.end()}, options.field);
   if (options.log_x) plot.x.scale = measure::Scale::kLog;
   if (options.log_y) plot.y.scale = measure::Scale::kLog;

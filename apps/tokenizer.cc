@@ -15,6 +15,7 @@
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
@@ -24,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "vocab.json", "merges.txt"};
 constexpr const char* kNothingWritten = "[tokenizer] interrupted; nothing was written";
 
 // `output` is none of the files of the tokenizer at `path`, a folder or a file.

@@ -75,10 +75,10 @@ void save(const std::filesystem::path& directory, ModelRef model,
 // Takes back the newest checkpoint that is whole, and returns its step; 0, and nothing is changed,
 // if there is none. `model` and `optimizer` are those that were saved, on any number of ranks and
 // however sharded. UserError, on all ranks, for a checkpoint of another model (what differs first
-// is named) or another optimizer, and if all that is there is damaged. A sentence on stderr for
-// each damaged one that was passed over, which the next
-// save removes. The directory is one program's: what another one has written since is set aside,
-// too.
+// is named) or another optimizer, for one that may not be read, and if all that is there is
+// damaged. A sentence on stderr for each damaged one that was passed over, which is renamed to
+// *.damaged and stays. The directory is one program's: what another one has written since is set
+// aside, too.
 int64_t load_if_exists(const std::filesystem::path& directory, ModelRef model,
                        torch::optim::Optimizer& optimizer, const SaveOptions& options = {});
 
@@ -156,7 +156,8 @@ struct Checkpoint {
 void prepare_checkpoints(const std::filesystem::path& checkpoints);
 
 // Writes `checkpoint` and removes all but the newest `keep` (0 keeps all). Checkpoints of later
-// steps, which can only be damaged or belong to a future that was given up, are removed too. Write
+// steps, which belong to a future that was given up, are removed too, unless they are damaged
+// (renamed to *.damaged). What holds other files than a checkpoint's is never removed. Write
 // everything else about the step (MetricsLog::sync) before: what is done after the checkpoint may
 // be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
 // there then, and nothing half-written is. Returns the checkpoint's directory.
@@ -184,7 +185,8 @@ using WarnFunction = std::function<void(const std::string& sentence)>;
 
 // The newest checkpoint that is whole; `warn` gets a sentence for each damaged one on the way.
 // Nothing if there is no checkpoint at all; UserError if there are some and all are damaged, for
-// starting anew would overwrite what may yet be rescued.
+// starting anew would overwrite what may yet be rescued. One that cannot be read is not known to be
+// damaged: UserError where it is forbidden, MachineError for a failing disk or too many open files.
 std::optional<Checkpoint> load_newest(const std::filesystem::path& checkpoints,
                                       const WarnFunction& warn);
 
@@ -193,8 +195,9 @@ std::optional<Checkpoint> load_newest(const std::filesystem::path& checkpoints,
 Checkpoint load_checkpoint(const std::filesystem::path& directory);
 
 // To be called when a run goes on from `step`, before it writes anything: checkpoints of later
-// steps are set aside (renamed to *.discarded, removed by the next save), so that a second resume
-// cannot pick one of them while the metrics have forgotten its steps.
+// steps are set aside (renamed to *.discarded, removed by the next save; damaged ones to *.damaged,
+// which stay), so that a second resume cannot pick one of them while the metrics have forgotten its
+// steps.
 void discard_after(const std::filesystem::path& checkpoints, int64_t step);
 
 // Weights alone, to start another run from: `path` is a .safetensors file, a checkpoint, a

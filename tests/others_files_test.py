@@ -74,6 +74,11 @@ class DataTest(Case):
         self.refused(["data/tokenizer/notes.txt"], "--run", "second", "--set", "tokenizer.vocab_size=310")
         self.assertEqual(Path("data/tokenizer/notes.txt").read_text(), "mine")
 
+    def test_what_lies_where_a_tokenizer_is_made_stays(self):
+        self.put("data/tokenizer.unfinished/mine")
+        self.refused(["data/tokenizer.unfinished", "move it away"], "--run", "run")
+        self.assertEqual(Path("data/tokenizer.unfinished/mine").read_text(), "mine")
+
     def test_a_malformed_manifest_claims_nothing(self):
         self.put("data/train.npy")
         self.put("data/train.npy.manifest.json", "{}")
@@ -183,6 +188,34 @@ class RunDirectoryTest(Case):
         self.assertEqual(Path("run/checkpoints/step_00000001/notes.txt").read_text(), "mine")
         self.assertEqual(len(list(Path("run/checkpoints").glob("step_*/state.json"))), 2)
 
+    def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(self):
+        self.done("--run", "run", "--set", "checkpointing.checkpointing_interval=2")
+        newest = Path("run/checkpoints/step_00000004/model.safetensors")
+        before = contents("run/checkpoints")
+        newest.chmod(0)
+        as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+        line = [PROGRAM, "train", "config.json", "--run", "run", "--resume", "--set", "train.steps=6"]
+        result = subprocess.run((as_user if os.geteuid() == 0 else []) + line, capture_output=True, text=True)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        for word in (str(newest), "Permission denied", "make it readable"):
+            self.assertIn(word, result.stderr.strip().splitlines()[-1])
+        newest.chmod(0o644)
+        self.assertEqual(contents("run/checkpoints"), before)
+        self.assertIn("going on after step 4", self.done(*line[3:]).stderr)
+
+    def test_a_damaged_checkpoint_stays_with_what_lies_in_it(self):
+        steps = ("--set", "checkpointing.checkpointing_interval=2", "--set", "train.steps=6")
+        self.done("--run", "run", *steps[:2])
+        self.put("run/checkpoints/step_00000004/notes.txt")
+        self.put("run/checkpoints/step_00000006.unfinished/notes.txt")
+        os.truncate("run/checkpoints/step_00000004/model.safetensors", 100)
+        before = contents("run/checkpoints/step_00000004")
+        self.done("--run", "run", "--resume", *steps)
+        after = contents("run/checkpoints/step_00000004.damaged")
+        self.assertEqual(list(after.values()), list(before.values()))
+        self.assertEqual(Path("run/checkpoints/step_00000006.unfinished/notes.txt").read_text(), "mine")
+        self.assertTrue(Path("run/checkpoints/step_00000006/state.json").exists())
+
     def test_tokens_that_are_cut_short_end_the_run(self):
         for name in ("train", "validation"):
             with self.subTest(name):
@@ -213,6 +246,69 @@ class RunDirectoryTest(Case):
         self.done()
         self.assertTrue(os.path.exists("runs/config-2/metrics.jsonl"))
         self.assertEqual(os.listdir("runs/config"), ["notes.txt"])
+
+
+class TextTest(Case):
+    def test_a_text_that_lies_where_data_are_made_is_left_as_it_is(self):
+        self.put("src/text.txt", "a text")
+        self.refused(["text.source", "lie apart"], "--run", "run", "--set", "text.source=src", "--set",
+                     "text.directory=src")
+        self.assertEqual(os.listdir("src"), ["text.txt"])
+        self.assertFalse(os.path.exists("run"))
+
+
+class OutputTest(Case):
+    """What other commands write."""
+
+    def flashstep(self, code, *arguments):
+        result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result.stderr
+
+    def test_export_overwrites_no_file_of_a_run(self):
+        self.done("--run", "run")
+        self.done("--run", "other")
+        os.symlink("run/config.json", "link")
+        checkpoint = "run/checkpoints/step_00000004"
+        before = contents(".")
+        for run in ("run", checkpoint, "other"):
+            for name in (f"{checkpoint}/model.safetensors", f"{checkpoint}/optimizer.safetensors",
+                         f"{checkpoint}/state.json", "run/config.json", "run/metrics.jsonl",
+                         "run/tokenizer/vocab.json", "link"):
+                with self.subTest(run=run, out=name):
+                    error = self.flashstep(2, "export", run, "--out", name, "--dtype", "bf16")
+                    self.assertIn("expected to write another file than", error)
+        self.assertEqual(contents("."), before)
+        for _ in range(2):  # its own is written anew
+            self.flashstep(0, "export", "run", "--out", "run/weights.safetensors")
+
+    def test_export_does_not_overwrite_what_it_reads(self):
+        self.done("--run", "run")
+        shutil.copy("run/checkpoints/step_00000004/model.safetensors", "model.safetensors")
+        self.assertIn("which is read", self.flashstep(2, "export", "model.safetensors", "--out", "model.safetensors"))
+
+    def test_plot_replaces_only_its_own_where_nobody_named_the_place(self):
+        for run in ("a", "b"):
+            self.done("--run", run)
+        for _ in range(2):
+            self.flashstep(0, "plot", "a", "b")
+            self.flashstep(0, "plot", "a")
+        for name in ("loss.svg", "loss.png"):
+            for other in ("loss.svg", "loss.png"):
+                Path(other).unlink(missing_ok=True)
+            self.put(name)
+            self.assertIn("--out", self.flashstep(2, "plot", "a", "b"))
+            self.assertEqual(Path(name).read_text(), "mine")
+        self.flashstep(0, "plot", "a", "b", "--out", "loss")
+
+    def test_report_replaces_no_document_of_others(self):
+        for name in ("report.md", "report.html"):
+            self.put(f"documents_{name}/{name}")
+            os.mkdir(f"documents_{name}/results")
+            error = self.flashstep(2, "report", "--preset", "quick", "--only", "step", "--out", f"documents_{name}")
+            self.assertIn(f"documents_{name}/{name}", error)
+            self.assertEqual(sorted(os.listdir(f"documents_{name}")), [name, "results"])
+            self.assertEqual(Path(f"documents_{name}", name).read_text(), "mine")
 
 
 class VanishedTest(Case):

@@ -37,23 +37,40 @@ void write_all(int descriptor, const char* data, size_t size, int64_t offset,
   }
 }
 
+constexpr std::string_view kTemporary = ".tmp-";
+
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   static std::atomic<uint64_t> counter{0};
   return path.parent_path() /
-         str(".", path.filename().string(), ".tmp-", ::getpid(), "-", counter.fetch_add(1));
+         str(".", path.filename().string(), kTemporary, ::getpid(), "-", counter.fetch_add(1));
+}
+
+// Takes the digits from the end of `text`; false if there are none.
+bool take_number(std::string_view& text) {
+  const size_t size = text.find_last_not_of("0123456789") + 1;
+  const bool has_digits = size < text.size();
+  text = text.substr(0, size);
+  return has_digits;
 }
 
 // Temporary files are locked by the process that writes them, and a lock dies with its process: one
 // that can be locked was left by a process that was killed.
 void remove_abandoned(const std::filesystem::path& path) {
-  const std::string prefix = str(".", path.filename().string(), ".tmp-");
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::error_code ignored;  // what cannot be listed or removed harms nobody
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (!entry.path().filename().string().starts_with(prefix)) continue;
-    const int descriptor = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    const std::string name = entry.path().filename().string();
+    const std::string_view finished = name_when_finished(name);
+    if (finished == name || finished != path.filename().string()) continue;
+    // A link or a pipe is nobody's temporary file; opening a pipe would wait for its writer.
+    const int descriptor =
+        ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (descriptor < 0) continue;
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+    struct stat status {};
+    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+        ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) {
+      ::unlink(entry.path().c_str());
+    }
     ::close(descriptor);
   }
 }
@@ -70,10 +87,12 @@ int open_for_reading(const std::filesystem::path& path, int flags = 0) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor >= 0) return descriptor;
   const int error = errno;
-  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO) {
-    throw_errno(error, str("cannot read ", path));
-  }
-  throw UserError(str("cannot read ", path, ": ", std::strerror(error)));
+  const std::string sentence = str("cannot read ", path, ": ", std::strerror(error));
+  if (error == EACCES || error == EPERM) throw ForbiddenFile(sentence);
+  const bool is_no_file = error == ENOENT || error == ENOTDIR || error == ELOOP ||
+                          error == ENAMETOOLONG || error == ENXIO || error == ENODEV;
+  if (is_no_file) throw UserError(sentence);
+  throw MachineError(sentence);
 }
 
 // Closes the descriptor that it is given, whatever happens next.
@@ -108,6 +127,14 @@ std::filesystem::path target_of(std::filesystem::path path) {
 }
 
 }  // namespace
+
+std::string_view name_when_finished(std::string_view name) {
+  std::string_view rest = name;
+  const bool is_temporary = rest.starts_with('.') && take_number(rest) && rest.ends_with('-') &&
+                            (rest.remove_suffix(1), take_number(rest)) &&
+                            rest.ends_with(kTemporary) && rest.size() > kTemporary.size() + 1;
+  return is_temporary ? rest.substr(1, rest.size() - 1 - kTemporary.size()) : name;
+}
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(target_of(std::move(path))) {
   remove_abandoned(path_);
@@ -197,7 +224,7 @@ std::string read_file(const std::filesystem::path& path) {
   while (true) {  // not by st_size: pipes and /proc files have none
     const ssize_t got = ::read(file.value, chunk, sizeof chunk);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw UserError(str("cannot read ", path, ": ", std::strerror(errno)));
+    if (got < 0) throw_errno(errno, str("cannot read ", path));
     if (got == 0) return bytes;
     bytes.append(chunk, static_cast<size_t>(got));
   }

@@ -77,6 +77,22 @@ TEST_F(FilesTest, WhatAKilledWriterLeftIsRemovedWhatALivingOneWritesIsNot) {
   EXPECT_EQ(entries(), 1u);
 }
 
+TEST_F(FilesTest, OnlyWhatTemporaryFilesAreNamedAndAreIsRemoved) {
+  const auto place = [&](const char* name) { return directory_ / name; };
+  for (const char* name : {".x.tmp-1", ".x.tmp-draft", ".x.tmp-1-", ".x.tmp--2", ".x.tmp-1-2a",
+                           ".y.tmp-1-2", "x.tmp-1-2", "target"}) {
+    std::ofstream(place(name)) << "mine";
+  }
+  fs::create_symlink("target", place(".x.tmp-1-3"));
+  ASSERT_EQ(::mkfifo(place(".x.tmp-1-4").c_str(), 0600), 0);
+  fs::create_directory(place(".x.tmp-1-5"));
+  const size_t before = entries();
+  std::ofstream(place(".x.tmp-1-2")) << "left by a killed process";
+  write_file(place("x"), "new");
+  EXPECT_EQ(entries(), before + 1) << "all but the last, and the new file";
+  EXPECT_FALSE(fs::exists(place(".x.tmp-1-2")));
+}
+
 TEST_F(FilesTest, FailuresNameTheFileAndTheReason) {
   try {
     write_file(directory_ / "missing" / "x", "");

@@ -45,6 +45,27 @@ void require_other_file(const std::filesystem::path& input, const std::filesyste
           "expected to write another file than ", input, ", which is read");
 }
 
+bool is_all_ours(const std::filesystem::path& directory, const IsOurs& is_ours) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(std::filesystem::symlink_status(directory, error)))
+    return false;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const auto status = entry->symlink_status(error);
+    if (!std::filesystem::is_regular_file(status) || !is_ours(name_when_finished(name)))
+      return false;
+  }
+  return !error;  // what cannot be seen is not known to be ours
+}
+
+void remove_if_ours(const std::filesystem::path& directory, const IsOurs& is_ours) {
+  if (!is_all_ours(directory, is_ours)) return;
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  if (error) throw MachineError(str("cannot remove ", directory, ": ", error.message()));
+}
+
 std::unique_ptr<FileLock> wait_for_lock(const std::filesystem::path& path,
                                         const std::function<void()>& while_waiting) {
   while (true) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "flashstep/detail/files.h"
 
@@ -19,6 +20,16 @@ void require_place_for_directory(const std::filesystem::path& path);
 
 // UserError if the two names, of what is read and of what is written, are one file.
 void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output);
+
+// Whether a file of this name is one of those that a directory of ours consists of.
+using IsOurs = std::function<bool(std::string_view name)>;
+
+// Whether `directory` is one, no link to one, with nothing in it but such files, finished or begun.
+bool is_all_ours(const std::filesystem::path& directory, const IsOurs& is_ours);
+
+// Removes `directory` if all of it is ours; what somebody else has put there stays as it is. The
+// only way in which flashstep removes directories that a user sees. MachineError if it cannot.
+void remove_if_ours(const std::filesystem::path& directory, const IsOurs& is_ours);
 
 // The lock on `path` as soon as nobody else holds it; until then `while_waiting` is called ten
 // times a second, and may throw.

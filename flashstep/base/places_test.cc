@@ -37,6 +37,37 @@ TEST_F(PlacesTest, WhatIsReadIsNotWritten) {
   EXPECT_THROW(require_other_file(directory_ / "a", directory_ / "link"), UserError);
 }
 
+TEST_F(PlacesTest, ADirectoryGoesOnlyIfAllOfItIsOurs) {
+  const fs::path place = directory_ / "place", elsewhere = directory_ / "elsewhere";
+  const auto goes = [](const fs::path& path) {
+    remove_if_ours(path, [](std::string_view name) { return name == "ours"; });
+    return !fs::exists(fs::symlink_status(path));
+  };
+  const auto make = [&] {
+    fs::remove_all(place);
+    fs::create_directories(place);
+    for (const char* name : {"ours", ".ours.tmp-1-2"}) write_file(place / name, "x");
+  };
+  make();
+  EXPECT_TRUE(goes(place));
+  EXPECT_TRUE(goes(place)) << "what is missing is gone";
+  for (const char* name : {"theirs", ".ours.tmp-1", ".theirs.tmp-1-2"}) {
+    make();
+    write_file(place / name, "x");
+    EXPECT_FALSE(goes(place)) << name;
+    EXPECT_TRUE(fs::exists(place / "ours"));
+  }
+  make();
+  fs::remove(place / "ours");
+  fs::create_directories(place / "ours");  // a directory, no file
+  EXPECT_FALSE(goes(place));
+  make();
+  fs::create_directory_symlink(place, elsewhere);
+  EXPECT_FALSE(goes(elsewhere));
+  write_file(directory_ / "file", "x");
+  EXPECT_FALSE(goes(directory_ / "file"));
+}
+
 TEST_F(PlacesTest, ALockIsWaitedForUntilTheWaitIsGivenUp) {
   const fs::path path = directory_ / "lock";
   auto first = std::make_unique<FileLock>(path, "busy");

@@ -216,15 +216,19 @@ void refuse_own_outputs(const fs::path& input, const fs::path& directory, const 
   }
 }
 
-Corpus prepare_corpus(const CorpusOptions& options) {
-  const bool from_tinystories = options.source == "tinystories";
-  const TinyStories remote = tinystories(options.base_url);
-  if (!from_tinystories && options.source != "stories") {
+void require_texts_apart(const CorpusOptions& options) {
+  if (options.source != "tinystories" && options.source != "stories") {
     refuse_own_outputs(options.source, options.directory, "text.source");
   }
   if (!options.validation.empty()) {
     refuse_own_outputs(options.validation, options.directory, "text.validation");
   }
+}
+
+Corpus prepare_corpus(const CorpusOptions& options) {
+  const bool from_tinystories = options.source == "tinystories";
+  const TinyStories remote = tinystories(options.base_url);
+  require_texts_apart(options);
   Paths files;
   if (from_tinystories) {
     files = tinystories_file(options, remote.train);

@@ -40,6 +40,9 @@ struct Corpus {
 void refuse_own_outputs(const std::filesystem::path& input, const std::filesystem::path& directory,
                         const char* field);
 
+// UserError if a text is, or lies where, what is made in options.directory; touches nothing.
+void require_texts_apart(const CorpusOptions& options);
+
 // Makes what is not there yet, each part with a manifest beside it by which the next call skips it.
 // UserError for a source that is missing, unreadable, empty, or what refuse_own_outputs() refuses,
 // or that cannot be cut; and where a file lies in the way that somebody else made.

@@ -132,4 +132,8 @@ class SpecialTokens {
 // and spelled like no ordinary token could be in a vocabulary file. `where` begins the message.
 void check_special_tokens(const std::vector<std::string>& texts, const std::string& where);
 
+// What a tokenizer's directory consists of.
+inline constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "vocab.json", "merges.txt"};
+bool is_tokenizer_file(std::string_view name);
+
 }  // namespace flashstep

@@ -8,9 +8,17 @@
 #include <string>
 #include <string_view>
 
+#include "flashstep/error.h"
+
 namespace flashstep {
 
 class Unfinished;
+
+// A file that is there, and that this user may not read.
+class ForbiddenFile : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 // A file that appears under its name only when it is complete: bytes go to a temporary name in the
 // same folder; commit() flushes and fsyncs it, renames it over `path` and fsyncs the folder.
@@ -45,13 +53,17 @@ class AtomicFile {
   uint64_t put_bytes_ = 0, begun_bytes_ = 0;  // given to the kernel; which the disk writes by now
 };
 
+// The name that a temporary file of an AtomicFile gets, x of .x.tmp-12-3; any other `name` itself.
+std::string_view name_when_finished(std::string_view name);
+
 // AtomicFile in one call.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// The whole file. UserError if it is missing or unreadable.
+// The whole file. UserError if it is missing or no file, ForbiddenFile, which is one, if it may not
+// be read; MachineError if the machine cannot read it.
 std::string read_file(const std::filesystem::path& path);
 
-// The file's bytes, mapped read-only. UserError if it is missing, unreadable or a directory.
+// The file's bytes, mapped read-only. Throws as read_file().
 class MappedFile {
  public:
   MappedFile() = default;

@@ -24,9 +24,20 @@ void check_sections(const std::vector<std::string>& only) {
   }
 }
 
+// Every report has a report.json, from before its first measurement on.
+void refuse_report_of_others(const fs::path& directory) {
+  if (fs::exists(directory / "report.json")) return;
+  for (const char* name : {"report.html", "report.md", "report.pdf"}) {
+    require(!fs::exists(fs::symlink_status(directory / name)), "[report] expected ",
+            (directory / name).string(), " to be missing, or written by a report, got another ",
+            "file; choose another directory (--out)");
+  }
+}
+
 // Of the directory that is written. One that cannot be is the caller's choice, and shows before
 // hours of measuring.
 FileLock lock(const fs::path& directory) {
+  refuse_report_of_others(directory);
   try {
     make_directories(directory);
     const fs::path probe = directory / ".writable";

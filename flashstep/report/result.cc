@@ -51,6 +51,17 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   return result;
 }
 
+std::vector<fs::path> other_than_files(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    std::error_code ignored;  // a link that leads nowhere is no file
+    if (!entry.is_regular_file(ignored)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
 // A table as measure::to_json writes it; nothing for another program's JSON.
 std::optional<measure::Table> table_in(const fs::path& path) {
   if (fs::file_size(path) > kLargestTableBytes) return std::nullopt;
@@ -133,6 +144,12 @@ StoredResults read_results(const fs::path& directory) {
                               [path] { return result_from_json(read_file(path), path.string()); }));
   }
   StoredResults stored;
+  for (const fs::path& path : other_than_files(directory / "results")) {
+    if (path.extension() != ".json") continue;
+    stored.complaints.push_back(str("[report] expected a result in ", path.string(), ", got ",
+                                    fs::is_directory(path) ? "a directory" : "no regular file",
+                                    "; it is left as it is"));
+  }
   for (std::future<Result>& result : read) {
     try {
       stored.results.push_back(result.get());

@@ -58,6 +58,15 @@ TEST_F(ResultTest, DamagedFilesAndOtherVersionsAreSentences) {
     EXPECT_TRUE(fs::exists(folder_ / "results" / name)) << "files are left as they are";
 }
 
+TEST_F(ResultTest, WhatIsNoFileIsNamed) {
+  fs::create_directories(folder_ / "results" / "a.json");
+  fs::create_symlink("nowhere", folder_ / "results" / "b.json");
+  const StoredResults stored = read_results(folder_);
+  ASSERT_EQ(stored.complaints.size(), 2u);
+  EXPECT_SAYS(stored.complaints[0], "a.json, got a directory");
+  EXPECT_SAYS(stored.complaints[1], "b.json, got no regular file");
+}
+
 TEST_F(ResultTest, TheKeyKnowsInputsCodeAndMachine) {
   measure::Machine machine;
   machine.processor = "one";

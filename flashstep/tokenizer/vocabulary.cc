@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "flashstep/base/places.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
@@ -80,10 +81,21 @@ Vocabulary read_vocabulary(const fs::path& path) {
 }
 
 void write_vocabulary(const Vocabulary& vocabulary, const fs::path& directory) {
-  make_directories(directory);
-  write_file(directory / "vocab.json", vocab_json(vocabulary));
-  write_file(directory / "merges.txt", merges_text(vocabulary));
-  write_file(directory / "tokenizer.json", tokenizer_json(vocabulary));
+  const bool is_new = !fs::exists(directory);
+  try {
+    make_directories(directory);
+    write_file(directory / "vocab.json", vocab_json(vocabulary));
+    write_file(directory / "merges.txt", merges_text(vocabulary));
+    write_file(directory / "tokenizer.json", tokenizer_json(vocabulary));
+  } catch (const MachineError&) {  // a full disk: a part of the files is no tokenizer
+    if (is_new) remove_if_ours(directory, is_tokenizer_file);
+    throw;
+  }
+}
+
+bool is_tokenizer_file(std::string_view name) {
+  return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=
+         std::end(kTokenizerFiles);
 }
 
 }  // namespace flashstep

@@ -130,8 +130,7 @@ CheckpointInWriting::CheckpointInWriting(const fs::path& checkpoints, Checkpoint
       keep_(keep),
       group_(group),
       unfinished_(checkpoints_, checkpoint_.step),
-      state_{checkpoint_.step, {}, checkpoint_.state_json},
-      directory_(unfinished_.path()) {
+      state_{checkpoint_.step, {}, checkpoint_.state_json} {
   begin();
   if (!in_background || !start_writing()) write();
 }
@@ -157,6 +156,7 @@ void CheckpointInWriting::begin() {
             "[checkpoint] expected step and keep of at least 0, got ", checkpoint_.step, " and ",
             keep_);
     unfinished_.begin();
+    directory_ = unfinished_.path();
     if (group_ == nullptr) return;
     word = random_word();
     place = fs::absolute(directory_).string();
@@ -280,7 +280,7 @@ void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {
   saving(checkpoint.step, [&] {
     unfinished.begin();
     CheckpointState state{checkpoint.step, {}, checkpoint.state_json};
-    const fs::path& path = unfinished.path();
+    const fs::path path = unfinished.path();
     state.files.push_back(write_part(path, "model.safetensors", "model", checkpoint.model));
     state.files.push_back(
         write_part(path, "optimizer.safetensors", "optimizer", checkpoint.optimizer));

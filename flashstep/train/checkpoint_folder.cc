@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "flashstep/base/places.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -21,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kUnfinished = ".unfinished";  // being written or being removed
 constexpr std::string_view kReplaced = ".replaced";    // makes room for a new one of the same step
 constexpr std::string_view kDiscarded = ".discarded";  // of a future that was given up
+constexpr std::string_view kDamaged = ".damaged";      // not to be read; stays for who can mend it
 constexpr std::string_view kPrefix = "step_";
 
 fs::path with_suffix(const fs::path& directory, std::string_view suffix) {
@@ -31,12 +34,6 @@ void rename_path(const fs::path& from, const fs::path& to) {
   std::error_code error;
   fs::rename(from, to, error);
   if (error) throw MachineError(str("cannot rename ", from, " to ", to, ": ", error.message()));
-}
-
-void remove_tree(const fs::path& directory) {
-  std::error_code error;
-  fs::remove_all(directory, error);
-  if (error) throw MachineError(str("cannot remove ", directory, ": ", error.message()));
 }
 
 std::vector<fs::path> entries(const fs::path& directory) {
@@ -52,31 +49,60 @@ std::vector<fs::path> entries(const fs::path& directory) {
   return found;
 }
 
-// Whether nothing lies in the checkpoint but what checkpoints consist of.
-bool is_all_ours(const fs::path& directory) {
-  for (const fs::path& entry : entries(directory)) {
-    const std::string name = entry.filename().string();
-    const bool is_part = name.starts_with("model") || name.starts_with("optimizer");
-    if (name != kStateName && name != kWordName &&
-        !(is_part && name.find(".safetensors") != std::string::npos)) {
-      return false;
-    }
+// model.safetensors, model.others.safetensors, model.00002-of-00004.safetensors.
+bool is_part_name(std::string_view name) {
+  constexpr std::string_view kEnding = ".safetensors", kShare = ".ddddd-of-ddddd";
+  if (!name.ends_with(kEnding)) return false;
+  name.remove_suffix(kEnding.size());
+  for (const std::string_view part : {"model", "optimizer"}) {
+    if (!name.starts_with(part)) continue;
+    const std::string_view rest = name.substr(part.size());
+    const auto fits = [](char expected, char c) {
+      return expected == 'd' ? '0' <= c && c <= '9' : expected == c;
+    };
+    return rest.empty() || rest == ".others" ||
+           std::equal(kShare.begin(), kShare.end(), rest.begin(), rest.end(), fits);
   }
-  return true;
+  return false;
 }
 
-// So that a process killed while removing it leaves no checkpoint with half of its files.
-fs::path set_aside(const fs::path& directory) {
-  const fs::path aside = with_suffix(directory, kUnfinished);
-  remove_tree(aside);
+// Whether nothing lies in the directory but what checkpoints consist of.
+bool is_all_ours(const fs::path& directory) {
+  return flashstep::is_all_ours(directory, is_checkpoint_file);
+}
+
+void remove_if_ours(const fs::path& directory) {
+  flashstep::remove_if_ours(directory, is_checkpoint_file);
+}
+
+// A name beside `directory` that nobody else has: step_00000100.unfinished, where that is taken by
+// files of others step_00000100-2.unfinished.
+fs::path free_name(const fs::path& directory, std::string_view suffix) {
+  fs::path name = with_suffix(directory, suffix);
+  for (int number = 2; fs::exists(fs::symlink_status(name)); ++number)
+    name = with_suffix(directory, str("-", number, suffix));
+  return name;
+}
+
+// Under a name with `suffix`; what we have left under it goes.
+fs::path set_aside(const fs::path& directory, std::string_view suffix) {
+  remove_if_ours(with_suffix(directory, suffix));
+  const fs::path aside = free_name(directory, suffix);
   rename_path(directory, aside);
   return aside;
 }
 
+// Of step_00000100.unfinished and step_00000100-2.unfinished the step's own name; "" for a name of
+// another kind.
+fs::path named_before(const fs::path& entry, std::string_view suffix) {
+  const std::string name = entry.filename().string();
+  const fs::path own = entry.parent_path() / name.substr(0, name.find_first_of("-."));
+  return entry.extension() == suffix && step_of(own) >= 0 ? own : fs::path();
+}
+
 void replace_directory(const fs::path& from, const fs::path& to) {
-  const fs::path aside = with_suffix(to, kReplaced);
-  const bool replaces = fs::exists(to);
-  if (replaces) rename_path(to, aside);
+  const bool replaces = fs::exists(fs::symlink_status(to));
+  const fs::path aside = replaces ? set_aside(to, kReplaced) : fs::path();
   try {
     rename_path(from, to);
   } catch (const MachineError&) {
@@ -85,16 +111,16 @@ void replace_directory(const fs::path& from, const fs::path& to) {
     throw;
   }
   sync_directory(to.parent_path());
-  if (replaces) remove_tree(aside);
+  if (replaces) remove_if_ours(aside);
 }
 
 // Of a replacement that a process was killed in: what was there comes back, unless what replaces it
 // has its name already.
 void finish_replacement(const fs::path& directory) {
   const fs::path aside = with_suffix(directory, kReplaced);
-  if (!fs::exists(aside) || !is_all_ours(aside)) return;
+  if (!is_all_ours(aside)) return;
   if (fs::exists(directory)) {
-    remove_tree(aside);
+    remove_if_ours(aside);
   } else {
     rename_path(aside, directory);
   }
@@ -108,22 +134,26 @@ fs::path without_slash(const fs::path& directory) {
 
 std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t newest_step,
                                         int64_t keep) {
+  discard_after(checkpoints, newest_step);
   std::vector<fs::path> aside;
   for (const fs::path& entry : entries(checkpoints)) {
-    if (entry.extension() == kDiscarded) aside.push_back(entry);
+    if (!named_before(entry, kDiscarded).empty()) aside.push_back(entry);
   }
   const std::vector<int64_t> steps = list_checkpoints(checkpoints);
-  const auto behind = std::upper_bound(steps.begin(), steps.end(), newest_step);
-  const int64_t surplus = keep == 0 ? 0 : std::distance(steps.begin(), behind) - keep;
-  for (auto step = steps.begin(); step != steps.end(); ++step) {
-    const fs::path directory = checkpoint_directory(checkpoints, *step);
-    if ((step >= behind || std::distance(steps.begin(), step) < surplus) && is_all_ours(directory))
-      aside.push_back(set_aside(directory));
+  const int64_t surplus = keep == 0 ? 0 : static_cast<int64_t>(steps.size()) - keep;
+  for (int64_t i = 0; i < surplus; ++i) {
+    const fs::path directory = checkpoint_directory(checkpoints, steps[static_cast<size_t>(i)]);
+    // So that a process killed while removing it leaves no checkpoint with half of its files.
+    if (is_all_ours(directory)) aside.push_back(set_aside(directory, kUnfinished));
   }
   return aside;
 }
 
 }  // namespace
+
+bool is_checkpoint_file(std::string_view name) {
+  return name == kStateName || name == kWordName || is_part_name(name);
+}
 
 fs::path checkpoint_directory(const fs::path& checkpoints, int64_t step) {
   char name[32];
@@ -154,20 +184,26 @@ std::vector<int64_t> list_checkpoints(const fs::path& checkpoints) {
 void prepare_checkpoints(const fs::path& checkpoints) {
   make_directories(checkpoints);
   for (const fs::path& entry : entries(checkpoints)) {
-    if (entry.extension() == kUnfinished) remove_tree(entry);
-    if (entry.extension() == kReplaced) finish_replacement(checkpoints / entry.stem());
+    if (!named_before(entry, kUnfinished).empty()) remove_if_ours(entry);
+    const fs::path replaced = named_before(entry, kReplaced);
+    if (!replaced.empty()) finish_replacement(replaced);
   }
   sync_directory(checkpoints);
 }
 
 void discard_after(const fs::path& checkpoints, int64_t step) {
+  bool is_renamed = false;
   for (const int64_t later : list_checkpoints(checkpoints)) {
     if (later <= step) continue;
+    is_renamed = true;
     const fs::path directory = checkpoint_directory(checkpoints, later);
-    remove_tree(with_suffix(directory, kDiscarded));
-    rename_path(directory, with_suffix(directory, kDiscarded));
+    if (is_whole(directory)) {
+      set_aside(directory, kDiscarded);
+    } else {
+      rename_path(directory, free_name(directory, kDamaged));
+    }
   }
-  if (fs::exists(checkpoints)) sync_directory(checkpoints);
+  if (is_renamed) sync_directory(checkpoints);
 }
 
 UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path checkpoints, int64_t step)
@@ -188,15 +224,18 @@ fs::path readable_checkpoint(const fs::path& directory) {
 
 UnfinishedCheckpoint::~UnfinishedCheckpoint() {
   if (!begun_) return;
-  std::error_code ignored;  // what cannot be removed now is removed by prepare_checkpoints()
-  fs::remove_all(path_, ignored);
+  try {
+    remove_if_ours(path_);
+  } catch (const MachineError&) {  // prepare_checkpoints() does it
+  }
 }
 
 void UnfinishedCheckpoint::begin() {
   begun_ = true;
   make_directories(checkpoints_);
   finish_replacement(directory_);
-  remove_tree(path_);
+  remove_if_ours(path_);
+  path_ = free_name(directory_, kUnfinished);
   make_directories(path_);
 }
 
@@ -219,7 +258,7 @@ std::vector<fs::path> UnfinishedCheckpoint::finish(int64_t keep) {
 }
 
 void remove_trees(const std::vector<fs::path>& directories) {
-  for (const fs::path& directory : directories) remove_tree(directory);
+  for (const fs::path& directory : directories) remove_if_ours(directory);
 }
 
 }  // namespace flashstep

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 namespace flashstep {
@@ -13,13 +14,16 @@ inline constexpr const char* kStateName = "state.json";
 // another disk a directory of the same name may have been left behind by an earlier job.
 inline constexpr const char* kWordName = "word_of_rank_0";
 
+// Whether checkpoints have files of this name.
+bool is_checkpoint_file(std::string_view name);
+
 // The step in a name such as step_00000100; -1 for any other name.
 int64_t step_of(const std::filesystem::path& directory);
 
 // `directory`, or where its checkpoint lies since a process was killed that was replacing it.
 std::filesystem::path readable_checkpoint(const std::filesystem::path& directory);
 
-// MachineError if one cannot be.
+// Those that hold nothing but checkpoints' files. MachineError if one cannot be removed.
 void remove_trees(const std::vector<std::filesystem::path>& directories);
 
 // A checkpoint that is being written, under a name that nobody reads. What is begun is removed
@@ -33,8 +37,8 @@ class UnfinishedCheckpoint {
   UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
   UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
-  void begin();  // makes the directory
+  const std::filesystem::path& path() const { return path_; }  // when it is begun
+  void begin();                                                // makes the directory
   // Gives it its name, on the disk too. Checkpoints but the newest `keep` (0 keeps all) lose
   // theirs: what is returned is to be removed (remove_trees), which takes seconds where it is
   // large.
@@ -45,7 +49,8 @@ class UnfinishedCheckpoint {
   void give_name();
   const std::filesystem::path checkpoints_;
   const int64_t step_ = -1;
-  const std::filesystem::path directory_, path_;
+  const std::filesystem::path directory_;
+  std::filesystem::path path_;
   bool begun_ = false;
 };
 

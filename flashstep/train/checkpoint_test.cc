@@ -1,6 +1,8 @@
 #include "flashstep/checkpoint.h"
 
 #include <fstream>
+#include <sys/fsuid.h>
+#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 
@@ -158,8 +160,40 @@ TEST_F(CheckpointTest, AFutureThatWasGivenUpDoesNotComeBack) {
   EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002"}));
   save(5);
   flip_byte(file(5, "state.json"), 3);
-  save(3, 1);  // later ones are damaged, and keep counts what can be used
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000003"}));
+  save(3, 1);  // keep counts what can be used
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000003", "step_00000005.damaged"}));
+}
+
+TEST_F(CheckpointTest, DamagedOnesStayUnderAnotherName) {
+  for (int i = 0; i < 2; ++i) {  // the name is taken the second time
+    save(1), save(2);
+    flip_byte(file(2, "model.safetensors"), 70);
+    EXPECT_EQ(newest(), 1);
+    discard_after(checkpoints_, 1);
+    save(3, 1);
+  }
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002-2.damaged", "step_00000002.damaged",
+                                               "step_00000003"}));
+}
+
+TEST_F(CheckpointTest, WhatCannotBeReadForTheMomentIsNotDamaged) {
+  save(1), save(2);
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    fs::permissions(file(2, name), fs::perms::none);
+    const auto other_user = ::setfsuid(65534);  // root may read all
+    EXPECT_THROW(newest(), UserError) << name;
+    EXPECT_THROW(load_weights(root_, nullptr), UserError) << name;
+    ::setfsuid(static_cast<uid_t>(other_user));
+    EXPECT_TRUE(warnings_.empty());
+    fs::permissions(file(2, name), fs::perms::owner_all);
+  }
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const rlimit none{0, files.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  EXPECT_THROW(newest(), MachineError);
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  EXPECT_EQ(newest(), 2);
 }
 
 TEST_F(CheckpointTest, OtherFilesInTheDirectoryAreLeftAlone) {
@@ -171,6 +205,41 @@ TEST_F(CheckpointTest, OtherFilesInTheDirectoryAreLeftAlone) {
   save(1, 1), save(2, 1);
   EXPECT_EQ(names(), (std::vector<std::string>{"notes.txt", "step_-0000001", "step_00000002",
                                                "step_0000000x", "step_1"}));
+}
+
+// In every directory that is renamed or removed somebody has put a file.
+TEST_F(CheckpointTest, NoDirectoryWithFilesOfOthersIsRemoved) {
+  std::vector<std::string> notes;
+  const auto put = [&](const std::string& directory) {
+    fs::create_directories(checkpoints_ / directory);
+    notes.push_back("in " + directory);
+    std::ofstream(checkpoints_ / directory / "mine") << notes.back();
+  };
+  save(1, 0), save(3, 0), save(4, 0);
+  for (const char* directory :
+       {"idea.unfinished", "idea.discarded", "idea.replaced", "step_00000002.unfinished",
+        "step_00000004.discarded", "step_00000005.replaced", "step_00000001", "step_00000003",
+        "step_00000004", "step_00000009"}) {
+    put(directory);
+  }
+  std::ofstream(checkpoints_ / "paper.unfinished") << "mine";
+  fs::create_directories(checkpoints_ / "empty.unfinished");
+  flip_byte(file(3, "model.safetensors"), 70);
+  prepare_checkpoints(checkpoints_);
+  discard_after(checkpoints_, 1);
+  for (const int64_t step : {1, 2, 3, 4, 5, 5, 6}) save(step, 1);
+  prepare_checkpoints(checkpoints_);
+  EXPECT_TRUE(fs::exists(checkpoints_ / "paper.unfinished"));
+  EXPECT_TRUE(fs::exists(checkpoints_ / "empty.unfinished"));
+  std::vector<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(checkpoints_)) {
+    if (entry.path().filename() == "mine") found.push_back(read_file(entry.path()));
+  }
+  std::sort(found.begin(), found.end());
+  std::sort(notes.begin(), notes.end());
+  EXPECT_EQ(found, notes);
+  EXPECT_EQ(newest(), 6);
+  EXPECT_EQ(list_checkpoints(checkpoints_), (std::vector<int64_t>{6}));
 }
 
 TEST_F(CheckpointTest, ShardsOfAPartAreReadTogether) {

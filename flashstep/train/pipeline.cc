@@ -1,7 +1,9 @@
 #include "flashstep/train/pipeline.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -9,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
+#include "flashstep/base/places.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
@@ -259,16 +262,30 @@ Job make_job(Training& training) {
   return job;
 }
 
+// make_data(); where it ends in an error, a run directory that was made for it goes again.
+PreparedData make_data_for(const RunDirectory* directory, bool is_new, Config& config,
+                           const TrainOptions& options, const Environment& environment,
+                           Group* group) {
+  try {
+    return make_data(config, options, environment, group);
+  } catch (...) {
+    if (directory != nullptr && is_new)
+      remove_if_ours(directory->path(), [](std::string_view name) { return name == "lock"; });
+    throw;
+  }
+}
+
 LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
                       torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
   options.quiet = options.quiet || environment.rank != 0;
   check_start(config, device, group);
+  const bool is_new = !std::filesystem::exists(options.run_directory);
   std::optional<RunDirectory> own_directory;
   if (environment.rank == 0) own_directory.emplace(options.run_directory, options.resume);
   const RunDirectory* const directory = own_directory ? &*own_directory : nullptr;
   if (directory != nullptr && options.resume)
     check_saved_config(config, *directory, environment.world_size);
-  const PreparedData data = make_data(config, options, environment, group);
+  const PreparedData data = make_data_for(directory, is_new, config, options, environment, group);
   Training training = make_training(config, options, device, group, directory, data);
   if (directory != nullptr) keep_tokenizer(data.tokenizer, *directory);
   describe_run(training, environment);

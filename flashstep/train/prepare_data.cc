@@ -12,6 +12,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/manifest.h"
+#include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
@@ -34,6 +35,7 @@ class Preparation {
     const bool tokens_given = !config_.tokens.train.empty();
     // Given tokens and a given tokenizer need no text.
     const bool needs_text = !tokens_given || config_.tokenizer.path.empty();
+    if (needs_text) require_texts_apart(corpus_options());  // before there is a lock among them
     const std::unique_ptr<FileLock> lock = needs_text ? lock_directory() : nullptr;
     if (needs_text && !only_checks()) refuse_files_of_others();
     const Corpus corpus = needs_text ? text() : Corpus();
@@ -126,7 +128,7 @@ class Preparation {
     return verdict.holds;
   }
 
-  Corpus text() const {
+  CorpusOptions corpus_options() const {
     const TextConfig& text = config_.text;
     CorpusOptions options;
     options.source = text.source;
@@ -137,6 +139,11 @@ class Preparation {
     options.stories_bytes = static_cast<uint64_t>(text.stories_megabytes) * 1'000'000;
     options.stories_seed = static_cast<uint64_t>(text.stories_seed);
     options.base_url = text.base_url;
+    return options;
+  }
+
+  Corpus text() const {
+    CorpusOptions options = corpus_options();
     options.only_check = only_checks();
     options.progress = progress("text");
     if (!options_.quiet) {
@@ -215,10 +222,20 @@ class Preparation {
 
 void save_tokenizer(const Tokenizer& tokenizer, const fs::path& directory) {
   const fs::path unfinished = directory.string() + ".unfinished";
-  fs::remove_all(unfinished);
-  tokenizer.save(unfinished);
-  sync_directory(unfinished);
-  fs::remove_all(directory);
+  const auto remove = [](const fs::path& path) {
+    remove_if_ours(path, is_tokenizer_file);
+    require(!fs::exists(fs::symlink_status(path)), "[data] expected ", path.string(),
+            " to be missing, got something that was not made here: move it away");
+  };
+  remove(unfinished);
+  try {
+    tokenizer.save(unfinished);
+    sync_directory(unfinished);
+    remove(directory);
+  } catch (...) {
+    remove_if_ours(unfinished, is_tokenizer_file);
+    throw;
+  }
   fs::rename(unfinished, directory);
   sync_directory(directory.parent_path());
 }

@@ -38,7 +38,9 @@ TensorFiles open_part(const fs::path& directory, const CheckpointState& state,
     const fs::path path = directory / file.name;
     std::error_code error;
     const uint64_t size_bytes = fs::file_size(path, error);
-    require(!error, "[checkpoint] expected the file ", path.string(), ", got: ", error.message());
+    require(error != std::errc::no_such_file_or_directory, "[checkpoint] expected the file ",
+            path.string(), ", got: ", error.message());
+    if (error) throw MachineError(str("cannot read ", path, ": ", error.message()));
     require(size_bytes == file.size_bytes, "[checkpoint] ", path.string(), ": expected ",
             file.size_bytes, " bytes, got ", size_bytes);
     const std::string hash = hash_file(path);
@@ -53,7 +55,11 @@ TensorFiles open_model(const fs::path& directory) {
   return open_part(directory, read_state(directory), "model");
 }
 
-// open(directory) of the newest checkpoint for which it does not throw.
+constexpr const char* kMayBeWhole =
+    "; it may be whole: make it readable, or move it away to go on from an earlier checkpoint";
+
+// open(directory) of the newest checkpoint that is not damaged. One that cannot be read for the
+// moment is not known to be.
 template <typename Open>
 auto newest_with(const fs::path& checkpoints, const WarnFunction& warn, Open open)
     -> std::optional<decltype(open(checkpoints))> {
@@ -66,9 +72,11 @@ auto newest_with(const fs::path& checkpoints, const WarnFunction& warn, Open ope
     };
     try {
       return open(checkpoint_directory(checkpoints, *step));
-    } catch (const UserError& error) {
-      note(error.what());
+    } catch (const ForbiddenFile& error) {
+      throw UserError(str("[checkpoint] ", error.what(), kMayBeWhole));
     } catch (const MachineError& error) {
+      throw MachineError(str("[checkpoint] ", error.what(), kMayBeWhole));
+    } catch (const UserError& error) {
       note(error.what());
     }
   }
@@ -108,6 +116,15 @@ StoredCheckpoint open_checkpoint(const fs::path& named) {
 
 std::optional<StoredCheckpoint> open_newest(const fs::path& checkpoints, const WarnFunction& warn) {
   return newest_with(checkpoints, warn, open_checkpoint);
+}
+
+bool is_whole(const fs::path& directory) {
+  try {
+    open_checkpoint(directory);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 TensorFiles open_weights(const fs::path& path, const WarnFunction& warn) {

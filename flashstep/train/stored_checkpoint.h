@@ -33,6 +33,7 @@ struct StoredCheckpoint {
 // As load_checkpoint, load_newest and load_weights, which are made of these. Every file is held
 // against its size and hash.
 StoredCheckpoint open_checkpoint(const std::filesystem::path& directory);
+bool is_whole(const std::filesystem::path& directory);  // whether open_checkpoint() opens it
 std::optional<StoredCheckpoint> open_newest(const std::filesystem::path& checkpoints,
                                             const WarnFunction& warn);
 TensorFiles open_weights(const std::filesystem::path& path, const WarnFunction& warn);
