@@ -20,19 +20,19 @@ struct Rule {
   int64_t least_pairs;  // of a query and a key that it sees, over all heads
 };
 
-// Compute capability 9.0, bfloat16 (float16 has the same instructions): cuDNN's kernels, which
-// scaled_dot_product_attention takes there, drive the matrix units by wgmma and win as soon as the
-// work fills the GPU. One head fills it late, as cuDNN does not split its keys; with less work, and
-// with D up to 32, ours win. From an H200: reports/attention_h200 (sweep.md and history.md), where
-// `sweep` has 32 heads, `throughput` 64, `handout` one. Other GPUs are not measured: there ours is
-// taken, as for float32.
+// Compute capability 9.0, bfloat16 (float16 has the same instructions), D above 64: cuDNN's kernels,
+// which scaled_dot_product_attention takes there, win as soon as the work fills the GPU: not
+// forward, but their backward makes five products where ours makes seven. One head fills it late, as
+// cuDNN does not split its keys. With less work and with D up to 64 ours win, or are within 3 %, and
+// repeat. From an H200: reports/attention_h200 (warpgroups; one head: history.md). Other GPUs are
+// not measured: there ours is taken, as for float32.
 constexpr Rule kSdpaIsFaster[] = {
-    // sweep, forward, in graphs: 512 x 512 (2^23) 1.14x, 512 x 256 (2^22) 0.99x.
-    {9, 40, 128, 32, int64_t{1} << 23},
-    // handout, D 64, forward and backward: N 32768 (2^29) 1.11x and 1.39x, 16384 0.89x and 0.80x.
-    {9, 40, 64, 1, int64_t{1} << 28},
-    // handout, D 128: N 16384 (2^27) 1.10x and 1.08x, 8192 (2^25) 0.66x and 0.66x.
-    {9, 72, 128, 1, int64_t{1} << 27},
+    // throughput, D 128, forward and backward: causal N 1024 (2^25) 0.98x, 4096 (2^29) 1.07x; full
+    // N 1024 (2^26) 1.16x.
+    {9, 72, 128, 32, int64_t{1} << 26},
+    // One head: N 16384 (2^27) was 1.10x forward and 1.08x backward; forward takes half the time
+    // since.
+    {9, 72, 128, 1, int64_t{1} << 28},
 };
 
 int64_t pairs_of(const AttentionProblem& problem) {

@@ -27,8 +27,13 @@ std::string cuda_refusal(const Tensor& q, const Tensor&, const Tensor&) {
 
 attention_cuda::Device current_device() {
   const auto* properties = at::cuda::getCurrentDeviceProperties();
+#ifdef FLASHSTEP_SM_90A
+  const bool warpgroups = properties->major == 9 && properties->minor == 0;
+#else
+  constexpr bool warpgroups = false;
+#endif
   return {properties->multiProcessorCount, static_cast<int>(properties->sharedMemPerBlockOptin),
-          static_cast<int>(properties->sharedMemPerMultiprocessor)};
+          static_cast<int>(properties->sharedMemPerMultiprocessor), warpgroups};
 }
 
 // x itself where the kernels take it as it lies, else a copy.

@@ -4,8 +4,6 @@
 
 namespace flashstep::internal {
 
-// A kernel for Hopper alone (wgmma, TMA: sm90/) joins this list as "sm90", refusing other GPUs by
-// name; choose_attention() then asks it before "cuda".
 const AttentionKernel* find_attention_kernel(std::string_view name) {
   for (const AttentionKernel* kernel : {&kTiledKernel, &kCpuKernel, &kCudaKernel}) {
     if (kernel->forward != nullptr && name == kernel->name) return kernel;

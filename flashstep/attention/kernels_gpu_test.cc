@@ -1,5 +1,6 @@
 // The CUDA kernels as other GPUs cut their work, in TF32, and with numbers that are none.
 #include <bit>
+#include <functional>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -43,10 +44,14 @@ Tensor not_a_number(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::full(sizes, NAN, at::TensorOptions(kGpu).dtype(dtype));
 }
 
+using PlanForward = std::function<attention_cuda::ForwardPlan(const attention_cuda::Problem&,
+                                                              const attention_cuda::Device&)>;
+
 // Both passes as they are cut for `device`, which need not be the GPU that runs them. What is to be
 // written, and the workspace, is NaN before.
 Results run_as(const attention_cuda::Device& device, const Inputs& x,
-               const AttentionOptions& options) {
+               const AttentionOptions& options,
+               const PlanForward& plan_forward = attention_cuda::plan_forward) {
   const Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   const int64_t diagonal = options.align_last ? k.size(2) - q.size(2) : 0;
@@ -62,7 +67,7 @@ Results run_as(const attention_cuda::Device& device, const Inputs& x,
   const auto stream = at::cuda::getCurrentCUDAStream();
   using internal::kernel_input;
   using internal::kernel_output;
-  const auto forward_plan = attention_cuda::plan_forward(problem, device);
+  const auto forward_plan = plan_forward(problem, device);
   const Tensor of_forward = workspace(forward_plan.workspace_bytes);
   C10_CUDA_CHECK(
       attention_cuda::forward({problem, kernel_input(q), kernel_input(k), kernel_input(v),
@@ -94,6 +99,34 @@ TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
             expect_results(run_as(device, x, mask), reference, unit_of(dtype, d),
                            str("shared memory ", device.shared_bytes_per_block, ", D ", d,
                                deterministic ? " deterministic" : " fastest"));
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
+// Few blocks take many tiles in turns; many causal steps go without turns.
+TEST_F(AttentionKernelsGpu, WarpgroupsAreRight) {
+  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
+  constexpr int kKiB = 1024;
+  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      for (const auto& [n, m] : {std::pair(1, 1), std::pair(147, 203), std::pair(643, 3333)}) {
+        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
+        for (const AttentionOptions& mask : masks()) {
+          const auto reference = attention_testing::reference_of(x, mask);
+          for (const auto& [blocks, splits] :
+               {std::pair(132, 1), std::pair(3, 1), std::pair(5, 3)}) {
+            const auto plan = [&, splits = splits](const auto& problem, const auto& device) {
+              return attention_cuda::plan_of(problem, device,
+                                             attention_cuda::TileShape::kWarpgroups, splits);
+            };
+            expect_results(
+                run_as({blocks, 227 * kKiB, 228 * kKiB, true}, x, mask, plan), reference,
+                unit_of(dtype, d),
+                str("D ", d, ", ", n, " x ", m, ", ", blocks, " blocks, ", splits, " splits"));
           }
         }
         if (HasFailure()) return;  // the first shape says enough
@@ -271,8 +304,8 @@ TEST_F(AttentionKernelsGpu, SdpaIsRefusedWhereBitsMustRepeat) {
 }
 
 TEST_F(AttentionKernelsGpu, AutoFollowsTheContext) {
-  const auto many = torch::zeros({1, 128, 64}, at::TensorOptions(kGpu).dtype(at::kBFloat16))
-                        .expand({1024, 128, 64});
+  const auto many = torch::zeros({1, 256, 128}, at::TensorOptions(kGpu).dtype(at::kBFloat16))
+                        .expand({1024, 256, 128});
   auto& context = at::globalContext();
   if (attention_auto(many, many, many) != "sdpa") GTEST_SKIP() << "a GPU where auto is ours";
   context.setDeterministicAlgorithms(true, /*warn_only=*/true);

@@ -29,6 +29,8 @@ constexpr double kSumBlockSteps = 3;
 // times those of a formula summed in blocks without the bound, 2 with it, and no slower.
 constexpr int64_t kLongestSum = 2048;
 
+constexpr int64_t kWarpgroupRows = 128;  // of a tile, keys or queries
+
 constexpr int64_t kRegisters = 65536;      // of a multiprocessor
 constexpr int64_t kThreadRegisters = 256;  // at most, and these kernels come near
 
@@ -123,6 +125,23 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
   return best;
 }
 
+// Whole tiles, and no block without one.
+BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t head_bytes) {
+  BackwardGrid grid =
+      cut(steps, heads, /*slots=*/1, /*most_steps=*/INT64_MAX, /*most_chunks=*/1, head_bytes);
+  grid.blocks = heads * grid.tiles;
+  return grid;
+}
+
+// Warpgroups take whole tiles: these must fill the GPU.
+bool takes_warpgroups(const BackwardPlan& plan, const Problem& problem, const Device& device) {
+  if (!device.warpgroups || !has_warpgroups(plan.arithmetic, plan.padded_dim)) return false;
+  const int64_t blocks =
+      std::min(problem.batches * problem.kv_heads * ceil_div(problem.m, kWarpgroupRows),
+               problem.batches * problem.heads * ceil_div(problem.n, kWarpgroupRows));
+  return blocks >= device.sm_count;
+}
+
 void lay_out(BackwardPlan& plan, const Problem& problem) {
   const int64_t rows = problem.batches * problem.heads * plan.padded_n;
   plan.q_slice = rows * plan.padded_dim;
@@ -148,10 +167,13 @@ BackwardPlan plan_backward(const Problem& any_problem, const Device& device) {
   plan.sm_count = device.sm_count;
   plan.arithmetic = arithmetic_of(problem);
   plan.padded_dim = padded_dim(problem.head_dim);
-  plan.one_pass = !problem.deterministic;
+  plan.warpgroups = takes_warpgroups(plan, problem, device);
+  plan.one_pass = !problem.deterministic && !plan.warpgroups;
   plan.tier = tier_of(device);
-  plan.keys_tile = keys_tile(plan.arithmetic, plan.padded_dim, plan.tier);
-  plan.queries_tile = queries_tile(plan.arithmetic, plan.padded_dim);
+  plan.keys_tile = plan.warpgroups ? warpgroup_keys_tile(plan.padded_dim)
+                                   : keys_tile(plan.arithmetic, plan.padded_dim, plan.tier);
+  plan.queries_tile = plan.warpgroups ? warpgroup_queries_tile(plan.padded_dim)
+                                      : queries_tile(plan.arithmetic, plan.padded_dim);
   plan.padded_n = ceil_div(problem.n, kRowPadding) * kRowPadding;
   plan.padded_m = ceil_div(problem.m, plan.keys_tile.keys) * plan.keys_tile.keys;
 
@@ -163,29 +185,39 @@ BackwardPlan plan_backward(const Problem& any_problem, const Device& device) {
   const int64_t key_slice_bytes = 2 * key_heads * plan.padded_m * sum_row_bytes;
   const int64_t query_slice_bytes = query_heads * plan.padded_n * sum_row_bytes;
 
+  const Steps key_steps = count_steps(ceil_div(problem.m, plan.keys_tile.keys), [&](int64_t tile) {
+    return key_tile_steps(problem, plan.keys_tile, tile);
+  });
+  const auto query_steps = [&] {
+    return count_steps(ceil_div(problem.n, plan.queries_tile.queries), [&](int64_t tile) {
+      return query_tile_steps(problem, plan.queries_tile, tile);
+    });
+  };
+  const int64_t key_head_bytes = problem.heads / problem.kv_heads * problem.n *
+                                 (row_bytes + (plan.one_pass ? sum_row_bytes : 0));
+  const int64_t query_head_bytes = problem.m * row_bytes;
+  if (plan.warpgroups) {
+    plan.keys = uncut(key_steps, key_heads, key_head_bytes);
+    plan.queries = uncut(query_steps(), query_heads, query_head_bytes);
+    lay_out(plan, problem);
+    return plan;
+  }
   plan.keys =
-      cut(count_steps(ceil_div(problem.m, plan.keys_tile.keys),
-                      [&](int64_t tile) { return key_tile_steps(problem, plan.keys_tile, tile); }),
-          key_heads,
+      cut(key_steps, key_heads,
           block_slots(device, shared_bytes(plan.keys_tile, plan.arithmetic, plan.padded_dim),
                       plan.keys_tile.blocks),
           most_steps(plan.arithmetic, plan.keys_tile.queries),
-          plan.one_pass ? INT64_MAX : kSliceBytes / key_slice_bytes,
-          problem.heads / problem.kv_heads * problem.n *
-              (row_bytes + (plan.one_pass ? sum_row_bytes : 0)));
+          plan.one_pass ? INT64_MAX : kSliceBytes / key_slice_bytes, key_head_bytes);
   plan.k_slices = plan.keys.wave_chunks == 1 ? 0 : plan.one_pass ? 1 : plan.keys.wave_chunks;
   if (plan.one_pass) {
     plan.q_slices = 1;
   } else {
     plan.queries =
-        cut(count_steps(
-                ceil_div(problem.n, plan.queries_tile.queries),
-                [&](int64_t tile) { return query_tile_steps(problem, plan.queries_tile, tile); }),
-            query_heads,
+        cut(query_steps(), query_heads,
             block_slots(device, shared_bytes(plan.queries_tile, plan.arithmetic, plan.padded_dim),
                         kRegisters / (kThreadRegisters * threads(plan.queries_tile))),
             most_steps(plan.arithmetic, plan.queries_tile.keys), kSliceBytes / query_slice_bytes,
-            problem.m * row_bytes);
+            query_head_bytes);
     plan.q_slices = plan.queries.wave_chunks == 1 ? 0 : plan.queries.wave_chunks;
   }
   lay_out(plan, problem);
@@ -197,9 +229,9 @@ std::string describe(const BackwardPlan& plan) {
     return str(grid.tiles, " tiles x ", grid.chunks, " chunks of ", grid.chunk_steps, " steps, ",
                grid.wave_chunks, " at a time, ", grid.heads, " heads by ", grid.section_heads);
   };
-  return str(plan.one_pass ? "one pass" : "two passes", ", head dim ", plan.padded_dim,
-             ", key tiles of ", plan.keys_tile.keys, " in steps of ", plan.keys_tile.queries, ": ",
-             grid(plan.keys),
+  return str(plan.warpgroups ? "warpgroups, " : "", plan.one_pass ? "one pass" : "two passes",
+             ", head dim ", plan.padded_dim, ", key tiles of ", plan.keys_tile.keys,
+             " in steps of ", plan.keys_tile.queries, ": ", grid(plan.keys),
              plan.one_pass ? std::string()
                            : str("; query tiles of ", plan.queries_tile.queries, " in steps of ",
                                  plan.queries_tile.keys, ": ", grid(plan.queries)),

@@ -40,6 +40,7 @@ struct BackwardPlan {
   Arithmetic arithmetic;
   int padded_dim;
   SharedMemoryTier tier;
+  bool warpgroups;  // backward_hopper.cuh: two passes over tiles of 128 rows, no chunks
   bool one_pass;
   int sm_count;
   KeysTile keys_tile;

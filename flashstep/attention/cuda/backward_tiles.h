@@ -17,6 +17,17 @@ constexpr bool is_16_bit(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kBfloat16 || arithmetic == Arithmetic::kFloat16;
 }
 
+constexpr Element element_of(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kBfloat16  ? Element::kBfloat16
+         : arithmetic == Arithmetic::kFloat16 ? Element::kFloat16
+                                              : Element::kFloat32;
+}
+
+// Whether backward_hopper.cuh has passes for it.
+constexpr bool has_warpgroups(Arithmetic arithmetic, int padded_dim) {
+  return is_16_bit(arithmetic) && padded_dim >= 64 && padded_dim <= 128;
+}
+
 constexpr int element_bytes(Arithmetic arithmetic) { return is_16_bit(arithmetic) ? 2 : 4; }
 
 // The pass over key tiles: a block owns `keys` keys, keeps their K, V, dK and dV, and steps over
@@ -128,6 +139,14 @@ constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, SharedMemory
                                : keys_tile_float32(padded_dim, tier);
 }
 
+// Tiles of two warpgroups. Registers decide the steps: accumulators of scores, their gradients and
+// two sums, with a narrow head dim for 128 queries. A product of 64 x 64 reads as much shared
+// memory as the multiprocessor gives meanwhile, of 64 x 128 a quarter less.
+constexpr int kWarpgroupRows = 128;
+constexpr KeysTile warpgroup_keys_tile(int padded_dim) {
+  return {kWarpgroupRows, padded_dim == 64 ? 128 : 64, 8, 1, 2, 64, 1, false};
+}
+
 constexpr QueriesTile queries_tile(Arithmetic arithmetic, int padded_dim) {
   if (is_16_bit(arithmetic)) {
     switch (padded_dim) {
@@ -155,6 +174,10 @@ constexpr QueriesTile queries_tile(Arithmetic arithmetic, int padded_dim) {
     default:
       return {64, 32, 4, 2};  // 16: 16, 32: 32, 64: 64
   }
+}
+
+constexpr QueriesTile warpgroup_queries_tile(int padded_dim) {
+  return {kWarpgroupRows, 128, 8, padded_dim == 64 ? 3 : 2};
 }
 
 }  // namespace flashstep::attention_cuda

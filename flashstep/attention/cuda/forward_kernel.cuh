@@ -132,7 +132,9 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.block
     if (key + kTile.keys > work.all_seen_key) {
       mask_scores(scores, row, key + lane % 4 * 2, a.diagonal, a.m);
     }
-    softmax_step(scores, state, out, a.scale_log2);
+    float factor[kRowBlocks][2];
+    if (move_references(scores, state, factor, a.scale_log2)) scale_out(out, factor);
+    weigh_scores(scores, state, a.scale_log2);
     Math::template weighted_values<KeyTile>(out, scores, v_tiles + stage * KeyTile::kBytes, lane);
   }
   cp_async_wait<0>();

@@ -2,9 +2,11 @@
 // it.
 #pragma once
 
+#include "flashstep/attention/cuda/forward_hopper.cuh"
 #include "flashstep/attention/cuda/forward_kernel.cuh"
 #include "flashstep/attention/cuda/forward_launch.h"
 #include "flashstep/attention/cuda/launch.cuh"
+#include "flashstep/attention/cuda/tensor_map.h"
 
 namespace flashstep::attention_cuda {
 
@@ -13,6 +15,23 @@ cudaError_t launch_tile(const ForwardArguments& arguments, const ForwardPlan& pl
                         cudaStream_t stream) {
   return launch<forward_kernel<kElement, kDim, Planned, kAccuracy>>(
       dim3(plan.blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream, arguments);
+}
+
+template <Element kElement, int kDim>
+cudaError_t launch_hopper(const ForwardArguments& arguments, const ForwardPlan& plan,
+                          cudaStream_t stream) {
+  using Planned = PlannedTile<kElement, kDim, TileShape::kWarpgroups>;
+  const auto& [problem, q, k, v, out, logsumexp] = arguments.pass;
+  ForwardMaps maps;
+  cudaError_t error = map_rows(maps.q, problem, q, problem.heads, problem.n, Planned::kTile.rows());
+  if (error == cudaSuccess)
+    error = map_rows(maps.k, problem, k, problem.kv_heads, problem.m, Planned::kTile.keys);
+  if (error == cudaSuccess)
+    error = map_rows(maps.v, problem, v, problem.kv_heads, problem.m, Planned::kTile.keys);
+  if (error != cudaSuccess) return error;
+  return launch<forward_hopper_kernel<kElement, kDim, Planned>>(
+      dim3(plan.resident_blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream,
+      arguments, maps);
 }
 
 template <Element kElement, int kDim>
@@ -33,6 +52,10 @@ cudaError_t launch_forward(const ForwardArguments& arguments, const ForwardPlan&
         return launch_tile<kElement, kDim, Wide, Accuracy::kFull>(arguments, plan, stream);
       case TileShape::kLarge:
         return launch_tile<kElement, kDim, Large, Accuracy::kFull>(arguments, plan, stream);
+      case TileShape::kWarpgroups:
+        if constexpr (has_warpgroups(kElement, kDim))
+          return launch_hopper<kElement, kDim>(arguments, plan, stream);
+        break;
     }
     return cudaErrorInvalidValue;
   }

@@ -22,12 +22,15 @@ struct ForwardPlan {
   int64_t keys_per_split;  // a multiple of the tile's keys
   int section_heads;       // heads that run side by side, their keys and values in L2
   int64_t blocks;
+  int64_t resident_blocks;  // that are launched: all, or fewer that take the others' work in turns
   size_t workspace_bytes;
 };
 
-// Cuts the keys into about `wanted` parts of whole steps.
-void set_splits(ForwardPlan& plan, const Problem& problem, int wanted);
+// In tiles of this shape, which must be there for the problem, and about `splits` parts of the
+// keys.
+ForwardPlan plan_of(const Problem& problem, const Device& device, TileShape shape, int splits);
 
+// The shape and splits that cost least.
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 
 // One line: "head dim 64, tile 128 queries x 64 keys, ...", for reports and failed tests.

@@ -59,6 +59,8 @@ TEST(ForwardPlan, TakesEveryQueryAndKeyOnce) {
     ASSERT_LT((plan.splits - 1) * plan.keys_per_split, problem.m);
     ASSERT_EQ(plan.keys_per_split % tile.keys, 0);
     ASSERT_EQ(plan.blocks, problem.heads * plan.row_tiles * plan.splits);
+    ASSERT_GE(plan.resident_blocks, 1);
+    ASSERT_LE(plan.resident_blocks, plan.blocks);
     ASSERT_GE(plan.section_heads, 1);
   });
 }
@@ -93,6 +95,23 @@ TEST(ForwardPlan, PadsTheHeadDimToTheNextInstance) {
   EXPECT_EQ(padded_dim(72), 96);
   EXPECT_EQ(padded_dim(104), 128);
   EXPECT_EQ(padded_dim(200), 256);
+}
+
+TEST(ForwardPlan, WarpgroupsOnHopperWhereTheyFillIt) {
+  const auto plan = [](Element element, const Device& device, int64_t heads, int64_t n, int dim) {
+    return plan_forward(make_problem_of_last(element, heads, n, n, dim, true), device);
+  };
+  const Device old = {132, 227 * kKiB, 228 * kKiB};
+  const auto shape = [&](auto... of) { return plan(of...).shape; };
+  EXPECT_EQ(shape(Element::kBfloat16, kH200, 64, 4096, 64), TileShape::kWarpgroups);
+  EXPECT_EQ(shape(Element::kFloat16, kH200, 16, 2048, 128), TileShape::kWarpgroups);
+  EXPECT_NE(shape(Element::kBfloat16, old, 64, 4096, 64), TileShape::kWarpgroups);
+  EXPECT_NE(shape(Element::kFloat32, kH200, 64, 4096, 64), TileShape::kWarpgroups);
+  EXPECT_NE(shape(Element::kBfloat16, kH200, 64, 4096, 32), TileShape::kWarpgroups);
+  EXPECT_NE(shape(Element::kBfloat16, kH200, 1, 128, 64), TileShape::kWarpgroups);
+  EXPECT_EQ(plan(Element::kBfloat16, kH200, 128, 1024, 64).resident_blocks, kH200.sm_count);
+  const ForwardPlan many_steps = plan(Element::kBfloat16, kH200, 32, 8192, 64);
+  EXPECT_EQ(many_steps.resident_blocks, many_steps.blocks);
 }
 
 TEST(ForwardPlan, SplitsTheKeysOnlyWhereBlocksAreMissing) {

@@ -67,34 +67,26 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(kFullWarp, x, 2);
 }
 
-// Moves the references to the new maxima and multiplies what was summed accordingly.
+// Multiplies what was summed before the references moved.
 template <int kRowBlocks, int kOutBlocks>
-__device__ inline void move_references(RowState<kRowBlocks>& state,
-                                       const float (&tile_max)[kRowBlocks][2],
-                                       float (&out)[kRowBlocks][kOutBlocks][4], float scale_log2) {
+__device__ inline void scale_out(float (&out)[kRowBlocks][kOutBlocks][4],
+                                 const float (&factor)[kRowBlocks][2]) {
 #pragma unroll
   for (int b = 0; b < kRowBlocks; ++b) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float old = state.max[b][h];
-      state.max[b][h] = fmaxf(old, tile_max[b][h]);
-      // Of a row without a key yet, 2^-infinity = 0 times zeros.
-      const float factor = exp2_approx(old * scale_log2 - state.reference(b, h, scale_log2));
-      state.sum[b][h] *= factor;
+    for (int j = 0; j < kOutBlocks; ++j) {
 #pragma unroll
-      for (int j = 0; j < kOutBlocks; ++j) {
-        out[b][j][2 * h] *= factor;
-        out[b][j][2 * h + 1] *= factor;
-      }
+      for (int i = 0; i < 4; ++i) out[b][j][i] *= factor[b][i / 2];
     }
   }
 }
 
-// One step: the scores become weights 2^(scale_log2 s - r), and are added to the sums.
-template <int kRowBlocks, int kColumnBlocks, int kOutBlocks>
-__device__ inline void softmax_step(float (&scores)[kRowBlocks][kColumnBlocks][4],
-                                    RowState<kRowBlocks>& state,
-                                    float (&out)[kRowBlocks][kOutBlocks][4], float scale_log2) {
+// Moves the references where a row's maximum has grown by more than kSlack: then scale_out() must
+// follow with `factor`.
+template <int kRowBlocks, int kColumnBlocks>
+__device__ inline bool move_references(const float (&scores)[kRowBlocks][kColumnBlocks][4],
+                                       RowState<kRowBlocks>& state, float (&factor)[kRowBlocks][2],
+                                       float scale_log2) {
   float tile_max[kRowBlocks][2];
   bool grown = false;
 #pragma unroll
@@ -111,7 +103,25 @@ __device__ inline void softmax_step(float (&scores)[kRowBlocks][kColumnBlocks][4
       grown |= (tile_max[b][h] - state.max[b][h]) * scale_log2 > kSlack;
     }
   }
-  if (__any_sync(kFullWarp, grown)) move_references(state, tile_max, out, scale_log2);
+  if (!__any_sync(kFullWarp, grown)) return false;
+#pragma unroll
+  for (int b = 0; b < kRowBlocks; ++b) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float old = state.max[b][h];
+      state.max[b][h] = fmaxf(old, tile_max[b][h]);
+      // Of a row without a key yet, 2^-infinity = 0 times zeros.
+      factor[b][h] = exp2_approx(old * scale_log2 - state.reference(b, h, scale_log2));
+      state.sum[b][h] *= factor[b][h];
+    }
+  }
+  return true;
+}
+
+// The scores become weights 2^(scale_log2 s - r), and are added to the sums.
+template <int kRowBlocks, int kColumnBlocks>
+__device__ inline void weigh_scores(float (&scores)[kRowBlocks][kColumnBlocks][4],
+                                    RowState<kRowBlocks>& state, float scale_log2) {
 #pragma unroll
   for (int b = 0; b < kRowBlocks; ++b) {
 #pragma unroll

@@ -16,18 +16,24 @@ struct ForwardTile {
   int warps;       // of a thread block, each with its own queries
   int keys;        // in one step of the pass
   int stages;      // steps of keys and values in shared memory: one read, the others on the way
-  bool q_in_registers;  // for the whole pass; else read again from shared memory in each step
-  int blocks_per_sm;    // that should fit: bounds the registers of a thread
+  bool q_in_registers;      // for the whole pass; else read again from shared memory in each step
+  int blocks_per_sm;        // that should fit: bounds the registers of a thread
+  bool warpgroups = false;  // forward_hopper.cuh, which has four more warps for copies
 
   constexpr int rows() const { return 16 * row_blocks * warps; }
-  constexpr int threads() const { return 32 * warps; }
+  constexpr int threads() const { return 32 * (warps + (warpgroups ? 4 : 0)); }
 };
 
 // Narrow tiles give more blocks and shorter passes where there are few queries. Wide ones read
 // shared memory half as often for each product; large ones, for long passes, also fill it half as
-// often.
-enum class TileShape { kNarrow, kWide, kLarge };
-constexpr TileShape kTileShapes[] = {TileShape::kNarrow, TileShape::kWide, TileShape::kLarge};
+// often. Those of warpgroups are of Hopper alone.
+enum class TileShape { kNarrow, kWide, kLarge, kWarpgroups };
+constexpr TileShape kTileShapes[] = {TileShape::kNarrow, TileShape::kWide, TileShape::kLarge,
+                                     TileShape::kWarpgroups};
+
+constexpr bool has_warpgroups(Element element, int dim) {
+  return element != Element::kFloat32 && dim >= 64 && dim <= 128;
+}
 
 // Registers of a thread: the output takes row_blocks * dim / 2, the scores row_blocks * keys / 2,
 // the queries in registers row_blocks * dim / 4 (16 bits), of 255. Shared memory is
@@ -41,6 +47,8 @@ constexpr ForwardTile forward_tile(Element element, int dim, TileShape shape) {
     if (dim <= 192) return {1, 4, 16, 2, false, 2};
     return {1, 2, 16, 2, false, 2};
   }
+  if (shape == TileShape::kWarpgroups && has_warpgroups(element, dim))
+    return {1, dim == 64 ? 12 : 8, 128, 2, false, 1, true};
   if (shape == TileShape::kNarrow) {
     if (dim <= 32) return {1, 4, 64, 4, true, 4};
     if (dim <= 64) return {1, 4, 64, 3, true, 3};
@@ -57,8 +65,10 @@ constexpr ForwardTile forward_tile(Element element, int dim, TileShape shape) {
 }
 
 constexpr int forward_shared_bytes(Element element, int dim, const ForwardTile& tile) {
-  const int row_bytes = dim * (element == Element::kFloat32 ? 4 : 2);
-  return row_bytes * (tile.rows() + 2 * tile.stages * tile.keys);
+  // Warpgroups: whole columns of 64; barriers, and what aligns the first tile to 1024 bytes.
+  const int columns = tile.warpgroups ? (dim + 63) / 64 * 64 : dim;
+  const int row_bytes = columns * (element == Element::kFloat32 ? 4 : 2);
+  return row_bytes * (tile.rows() + 2 * tile.stages * tile.keys) + (tile.warpgroups ? 2048 : 0);
 }
 
 }  // namespace flashstep::attention_cuda

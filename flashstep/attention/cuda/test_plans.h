@@ -10,7 +10,7 @@
 namespace flashstep::attention_cuda {
 
 inline constexpr int kKiB = 1024;
-inline constexpr Device kH200 = {132, 227 * kKiB, 228 * kKiB};
+inline constexpr Device kH200 = {132, 227 * kKiB, 228 * kKiB, true};
 
 // Shared memory as sm_86/89, sm_80 and sm_90 have it (a block's, a multiprocessor's), by SM count.
 inline const std::vector<Device> kDevices = {{28, 99 * kKiB, 100 * kKiB},
@@ -18,6 +18,7 @@ inline const std::vector<Device> kDevices = {{28, 99 * kKiB, 100 * kKiB},
                                              {128, 99 * kKiB, 100 * kKiB},
                                              {108, 163 * kKiB, 164 * kKiB},
                                              kH200,
+                                             {132, 227 * kKiB, 228 * kKiB},
                                              {1, 227 * kKiB, 228 * kKiB}};
 
 // Under a causal mask the first query sees the first key.
