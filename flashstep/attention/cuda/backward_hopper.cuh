@@ -2,8 +2,8 @@
 // added across blocks, so bits repeat.
 //
 // Formulas and forms are those of backward_keys.cuh and backward_queries.cuh: scores whose
-// accumulators are, without a way through shared memory, the left operands of the next products. One
-// warp copies by TMA, two warpgroups of 64 keys (or queries) compute.
+// accumulators are, without a way through shared memory, the left operands of the next products.
+// One warp copies by TMA, two warpgroups of 64 keys (or queries) compute.
 #pragma once
 
 #include "flashstep/attention/cuda/backward_plan.h"
@@ -19,7 +19,8 @@ struct BackwardMaps {
   CUtensorMap q, grad_out, k, v;
 };
 
-// What both passes share: a block's own tiles (`left`: K and V, or Q and dO), the tiles of its steps
+// What both passes share: a block's own tiles (`left`: K and V, or Q and dO), the tiles of its
+// steps
 // (`right`), and the barriers.
 template <int kDim, int kRightRows, int kRightStages>
 struct WarpgroupTiles {
@@ -36,9 +37,9 @@ struct WarpgroupTiles {
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
 
   uint32_t left[2];
-  uint32_t right;    // first and second tile of a stage, stage after stage
-  uint32_t stats;    // logsumexp and D of a stage's queries
-  uint32_t here;     // left
+  uint32_t right;                          // first and second tile of a stage, stage after stage
+  uint32_t stats;                          // logsumexp and D of a stage's queries
+  uint32_t here;                           // left
   uint32_t first_here, second_here, free;  // by stage
 
   __device__ explicit WarpgroupTiles(char* shared) {
@@ -247,11 +248,10 @@ __global__ void __launch_bounds__(KeyTilesOfWarpgroups<kDim>::kThreads, 1)
   constexpr int kBytes = element_bytes(kElement);
   const int64_t first_row = first_key + warp_row;
   const auto put = [&](const Output& to, const float(&sums)[kDim / 8][4], float factor) {
-    put_rows<kElement, 1, kDim / 8>(head_data<kBytes>(to, work.batch, work.head),
-                                    to.strides.row * kBytes, first_row, problem.m, 0,
-                                    problem.head_dim, factor,
-                                    reinterpret_cast<const float(&)[1][kDim / 8][4]>(sums), lane,
-                                    /*add=*/false);
+    put_rows<kElement, 1, kDim / 8>(
+        head_data<kBytes>(to, work.batch, work.head), to.strides.row * kBytes, first_row, problem.m,
+        0, problem.head_dim, factor, reinterpret_cast<const float(&)[1][kDim / 8][4]>(sums), lane,
+        /*add=*/false);
   };
   put(args.pass.grad_k, dk, problem.scale);
   put(args.pass.grad_v, dv, 1.0f);

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
   constexpr ForwardTile kTile = Planned::kTile;
   constexpr int kRows = kTile.rows(), kKeys = kTile.keys, kStages = kTile.stages;
   constexpr int kGroups = kRows / 64;
-  constexpr int kColumns = (kDim + kSwizzledColumns - 1) / kSwizzledColumns;  // of 64
+  constexpr int kColumns = (kDim + kSwizzledColumns - 1) / kSwizzledColumns;             // of 64
   constexpr int kQueryColumn = kRows * kSwizzledRow, kKeyColumn = kKeys * kSwizzledRow;  // bytes
   constexpr int kQueryBytes = kColumns * kQueryColumn, kKeyBytes = kColumns * kKeyColumn;
   constexpr int kScoreBlocks = kKeys / 8, kOutBlocks = kDim / 8;
@@ -142,14 +142,14 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       const int stage = step % kStages;
       wait_barrier(k_here + 8 * stage, (first_step + step) / kStages % 2);
       wgmma_fence();
-start_rows_product<Scores, kDim>(scores[0], q_descriptor, kQueryColumn,
+      start_rows_product<Scores, kDim>(scores[0], q_descriptor, kQueryColumn,
                                        k_descriptor + (stage * kKeyBytes >> 4), kKeyColumn);
     };
     const auto start_values = [&](int step) {
       const int stage = step % kStages;
       wait_barrier(v_here + 8 * stage, (first_step + step) / kStages % 2);
       wgmma_fence();
-start_weighted_rows<Values>(out[0], weights, v_descriptor + (stage * kKeyBytes >> 4));
+      start_weighted_rows<Values>(out[0], weights, v_descriptor + (stage * kKeyBytes >> 4));
     };
     const auto free_stage = [&](uint32_t barriers, int step) {
       if (signals) arrive(barriers + 8 * (step % kStages));

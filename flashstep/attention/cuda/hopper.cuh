@@ -14,8 +14,8 @@
 
 namespace flashstep::attention_cuda {
 
-constexpr int kWarpgroup = 128;     // threads
-constexpr int kSwizzledRow = 128;   // bytes
+constexpr int kWarpgroup = 128;    // threads
+constexpr int kSwizzledRow = 128;  // bytes
 constexpr int kSwizzledColumns = 64;
 constexpr int kSwizzleBytes = 1024;  // eight rows: the pattern's period
 
@@ -134,11 +134,11 @@ __device__ inline uint64_t advance(uint32_t descriptor, int bytes) {
 }
 
 #define FLASHSTEP_D4(c, d, j) c(d[j][0]), c(d[j][1]), c(d[j][2]), c(d[j][3])
-#define FLASHSTEP_D16(c, d, j)                                                            \
+#define FLASHSTEP_D16(c, d, j)                                                 \
   FLASHSTEP_D4(c, d, j), FLASHSTEP_D4(c, d, j + 1), FLASHSTEP_D4(c, d, j + 2), \
       FLASHSTEP_D4(c, d, j + 3)
 #define FLASHSTEP_D32(c, d, j) FLASHSTEP_D16(c, d, j), FLASHSTEP_D16(c, d, j + 4)
-#define FLASHSTEP_R32                                                            \
+#define FLASHSTEP_R32                                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
   "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FLASHSTEP_R48 \
@@ -149,26 +149,27 @@ __device__ inline uint64_t advance(uint32_t descriptor, int bytes) {
 // d (64, N) += a (64, 16) b (16, N), as fragments of mma.cuh, 16 rows a warp.
 // first_shared, shared_shared: a and b have their rows across the sum; the first sets d.
 // registers_shared: b's rows run along the sum.
-#define FLASHSTEP_WGMMA(TYPE, N, D, REGISTERS, X0, X1, X2, X3, X4)                              \
-  static __device__ void first_shared(float (&d)[N / 8][4], uint64_t a, uint64_t b) {           \
-    asm volatile("{.reg .pred keep; setp.ne.b32 keep, 0, 0;\n"                                  \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS \
-                 "}, %" #X0 ", %" #X1 ", keep, 1, 1, 0, 0;}\n"                                  \
-                 : D("=f", d)                                                                   \
-                 : "l"(a), "l"(b));                                                             \
-  }                                                                                             \
-  static __device__ void shared_shared(float (&d)[N / 8][4], uint64_t a, uint64_t b) {          \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS \
-                 "}, %" #X0 ", %" #X1 ", 1, 1, 1, 0, 0;\n"                                      \
-                 : D("+f", d)                                                                   \
-                 : "l"(a), "l"(b));                                                             \
-  }                                                                                             \
-  static __device__ void registers_shared(float (&d)[N / 8][4], const uint32_t (&a)[4],         \
-                                          uint64_t b) {                                         \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS \
-                 "}, {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4 ", 1, 1, 1, 1;\n"         \
-                 : D("+f", d)                                                                   \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                         \
+#define FLASHSTEP_WGMMA(TYPE, N, D, REGISTERS, X0, X1, X2, X3, X4)                                \
+  static __device__ void first_shared(float(&d)[N / 8][4], uint64_t a, uint64_t b) {              \
+    asm volatile(                                                                                 \
+        "{.reg .pred keep; setp.ne.b32 keep, 0, 0;\n"                                             \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #X0 \
+        ", %" #X1 ", keep, 1, 1, 0, 0;}\n"                                                        \
+        : D("=f", d)                                                                              \
+        : "l"(a), "l"(b));                                                                        \
+  }                                                                                               \
+  static __device__ void shared_shared(float(&d)[N / 8][4], uint64_t a, uint64_t b) {             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS   \
+                 "}, %" #X0 ", %" #X1 ", 1, 1, 1, 0, 0;\n"                                        \
+                 : D("+f", d)                                                                     \
+                 : "l"(a), "l"(b));                                                               \
+  }                                                                                               \
+  static __device__ void registers_shared(float(&d)[N / 8][4], const uint32_t(&a)[4],             \
+                                          uint64_t b) {                                           \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS   \
+                 "}, {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4 ", 1, 1, 1, 1;\n"           \
+                 : D("+f", d)                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                           \
   }
 
 using attention_kernel::Element;

@@ -8,8 +8,8 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
   static const auto found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &result);
     return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? function : nullptr;
   }();
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
