@@ -115,9 +115,10 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     surplus = [name for name in places if name not in own]
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
-    if isinstance(model, DistributedDataParallel) and kept.get("buckets"):
+    buckets = kept.get("buckets") or {}
+    if isinstance(model, DistributedDataParallel) and buckets.get("order"):  # divided gradients have none
         # From three ranks on the bits of a sum depend on its place in a bucket.
-        model._means.set_bucket_order(kept["buckets"]["order"], kept["buckets"]["megabytes"])
+        model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
     if optimizer is not None:
         stored = {name: StoredTensor(files, place) for place, name in enumerate(files.names(False))}
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
