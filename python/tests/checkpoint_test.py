@@ -168,6 +168,16 @@ class Checkpoints(unittest.TestCase):
                 r"expected whole parameters, which gather_full_parameters\(\) gives",
             ),
             (lambda: flashstep.save_checkpoint(self.path, model=net, state={"when": object()}), "JSON"),
+            (
+                lambda: flashstep.save_checkpoint(self.path, model=net, state={"best": [{"loss": float("inf")}]}),
+                r"JSON can hold, got state\['best'\]\[0\]\['loss'\] = inf",
+            ),
+            (
+                lambda: flashstep.save_checkpoint(
+                    self.path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=float("inf"))
+                ),
+                r"got optimizer\['groups'\]\[0\]\['lr'\] = inf",
+            ),
             (lambda: flashstep.save_checkpoint(own, model=net), "somebody else's files"),
         ):
             with self.assertRaisesRegex(ValueError, text):
