@@ -218,7 +218,7 @@ class DistributedDataParallel : public torch::nn::Module {
  public:
   DistributedDataParallel(std::shared_ptr<M> module, const Group& group,
                           ReducerOptions options = {})
-      : module_(register_module("module", std::move(module))),
+      : module_(register_module("module", not_null(std::move(module), "parallel"))),
         synchronizer_(std::make_unique<ModuleSynchronizer>(*module_, group, options)) {}
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module, const Group& group,
                           ReducerOptions options = {})
