@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/error.h"
+#include "flashstep/parallel/optimizer_state.h"
 
 namespace flashstep {
 namespace {
@@ -91,7 +92,11 @@ void OptimizerTensors::load_archive(const StoredTensors& written) const {
                                    : parameters.front().device();
   torch::serialize::InputArchive archive;
   archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(), device);
-  job_.optimizer.load(archive);
+  if (sharded_ != nullptr) {
+    sharded_->load(archive);
+  } else {
+    load_repeated(job_.optimizer, [&] { job_.optimizer.load(archive); });
+  }
 }
 
 }  // namespace flashstep
