@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
@@ -180,6 +181,51 @@ TEST(Save, TiedWeightsGoOnWithAnyOptimizer) {
     ASSERT_EQ(load_if_exists(folder.path, again, *of_again), 3);
     for (int step = 3; step < 5; ++step) take_step(again, *of_again);
     expect_same(tensors_of(*again.module()), tensors_of(*model.module()));
+  }
+}
+
+TEST(Save, AnotherOptimizerIsRefused) {
+  const Group group{Environment()};
+  const std::vector<MakeForModel> makes = every_optimizer();  // three ways for each class
+  for (size_t saved = 0; saved < makes.size(); saved += 3) {
+    const Folder folder("another");
+    DistributedDataParallel model(std::make_shared<TiedNet>(), group);
+    const OptimizerPtr optimizer = makes[saved](model);
+    take_step(model, *optimizer);
+    save(folder.path, model, *optimizer, 1);
+    const std::vector<Tensor> before = tensors_of(*model.module());
+    for (size_t loaded = 0; loaded < makes.size(); ++loaded) {
+      if (loaded / 3 == saved / 3) continue;
+      const OptimizerPtr other = makes[loaded](model);
+      expect_sentence(
+          [&] { load_if_exists(folder.path, model, *other); },
+          {"step 1", "another optimizer", loaded / 3 == 3 ? "torch::optim::SGD" : "::"});
+    }
+    expect_same(tensors_of(*model.module()), before);
+  }
+}
+
+// It does not say whose state it is.
+TEST(Save, ACheckpointOfAnEarlierVersionIsLoaded) {
+  for (const int kind : {0, 1, 2}) {
+    const Folder folder("earlier");
+    Net net;
+    const OptimizerPtr optimizer = make(kind, net.parameters());
+    take_step(net, *optimizer);
+    save(folder.path, net, *optimizer, 1);
+    Checkpoint checkpoint = load_checkpoint(checkpoint_directory(folder.path, 1));
+    auto state = nlohmann::ordered_json::parse(checkpoint.state_json);
+    EXPECT_EQ(state.erase("optimizer_class"), 1u);
+    checkpoint.state_json = state.dump();
+    save_checkpoint(folder.path, checkpoint, 1);
+    Net again(7);
+    const OptimizerPtr of_again = make(kind, again.parameters());
+    EXPECT_EQ(load_if_exists(folder.path, again, *of_again), 1);
+    torch::manual_seed(3);
+    take_step(net, *optimizer);
+    torch::manual_seed(3);
+    take_step(again, *of_again);
+    expect_same(tensors_of(again), tensors_of(net));
   }
 }
 
