@@ -125,7 +125,7 @@ class FullyShardedDataParallel : public torch::nn::Module {
  public:
   FullyShardedDataParallel(std::shared_ptr<M> module, const Group& group,
                            FullyShardOptions options = {})
-      : module_(register_module("module", std::move(module))),
+      : module_(register_module("module", not_null(std::move(module), "fully sharded"))),
         sharded_(std::make_unique<ShardedModule>(*module_, group, std::move(options))) {}
   FullyShardedDataParallel(const torch::nn::ModuleHolder<M>& module, const Group& group,
                            FullyShardOptions options = {})

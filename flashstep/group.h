@@ -187,6 +187,14 @@ class Group {
   std::unique_ptr<Internals> internals_;
 };
 
+// Overwrites a contiguous CPU or CUDA tensor with its sum (mean, ...) over the ranks, element by
+// element; kMean is for floating-point ones. Through NCCL it is launched on the current stream,
+// whose later work sees the result. A CUDA tensor of a group without NCCL goes through Gloo and the
+// host's memory. Throws as Group::wait does; `what` says what this rank was doing. UserError,
+// before anything is sent, for another tensor.
+void all_reduce(const Group& group, at::Tensor tensor, Reduce reduce,
+                const std::string& what = "all-reduce");
+
 // For GroupOptions::on_stuck: "flashstep: SENTENCE" on stderr, and the process ends with exit code
 // 1 at once.
 void end_process(const std::string& sentence);

@@ -11,8 +11,8 @@
 #include "flashstep/bench/bare_collectives.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/turns.h"
-#include "flashstep/comm/tensors.h"
 #include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/measure/clock.h"
 
 namespace flashstep::tools {

@@ -8,7 +8,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/comm/tensors.h"
 #include "flashstep/error.h"
 #include "flashstep/group.h"
 #include "flashstep/testing/compare.h"

@@ -122,6 +122,32 @@ TEST(Group, FourRanks) {
   });
 }
 
+TEST(Group, TensorsAreReducedInPlace) {
+  for (const int world_size : {1, 3}) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
+      const Group group(environment);
+      const int rank = group.rank(), size = group.world_size();
+      const auto reduced = [&](Reduce reduce, at::ScalarType dtype) {
+        at::Tensor tensor = at::full({2, 3}, rank + 1, dtype);
+        all_reduce(group, tensor, reduce);
+        return tensor[1][2].item<double>();
+      };
+      EXPECT_EQ(reduced(Reduce::kSum, at::kLong), size * (size + 1) / 2);
+      EXPECT_EQ(reduced(Reduce::kMean, at::kFloat), (size + 1) / 2.0);
+      EXPECT_EQ(reduced(Reduce::kMin, at::kDouble), 1);
+      EXPECT_EQ(reduced(Reduce::kMax, at::kFloat), size);
+      const auto refused = [&](const at::Tensor& tensor, Reduce reduce) {
+        EXPECT_THROW(all_reduce(group, tensor, reduce, "gradients"), UserError);
+      };
+      if (group.is_first()) {  // nothing is sent
+        refused(at::ones({2, 3}).t(), Reduce::kSum);
+        refused(at::ones({2}, at::kLong), Reduce::kMean);
+        refused({}, Reduce::kSum);
+      }
+    });
+  }
+}
+
 TEST(Group, OthersErrorsPassThrough) {
   const Group group{Environment()};
   EXPECT_THROW(group.guarded("x", [] { throw UserError("mine"); }), UserError);

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/comm/peer_mean.h"
-#include "flashstep/comm/tensors.h"
 #include "flashstep/comm/test_gpu_copies.h"
+#include "flashstep/group.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 

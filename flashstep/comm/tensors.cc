@@ -1,6 +1,10 @@
-#include "flashstep/comm/tensors.h"
-
+// Collectives on one tensor, for everyday use; all others: Group::process_group().
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 namespace {
@@ -14,6 +18,11 @@ c10d::ReduceOp operation(Reduce reduce, bool averages) {
 }  // namespace
 
 void all_reduce(const Group& group, at::Tensor tensor, Reduce reduce, const std::string& what) {
+  require(tensor.defined() && tensor.is_contiguous(), "[", what,
+          "] expected a contiguous tensor, got ",
+          tensor.defined() ? flashstep::str("strides ", tensor.strides()) : "an undefined one");
+  require(reduce != Reduce::kMean || at::isFloatingType(tensor.scalar_type()), "[", what,
+          "] expected a floating-point tensor for a mean, got ", tensor.scalar_type());
   group.check(what);
   const auto backend =
       group.guarded(what, [&] { return group.process_group().getBackend(tensor.device().type()); });

@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "flashstep/detail/named_tensors.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 
@@ -68,6 +69,13 @@ class ModuleSynchronizer {
   std::unique_ptr<GradientReducer> reducer_;
   std::shared_ptr<EndOfBackward> end_;
 };
+
+// `module`; UserError, which begins with `who`, for none.
+template <typename M>
+std::shared_ptr<M> not_null(std::shared_ptr<M> module, const char* who) {
+  require(module != nullptr, "[", who, "] expected a module, got a null pointer");
+  return module;
+}
 
 // Overwrites the tensors with rank 0's, in flat pieces; each distinct tensor once.
 void broadcast_from_first(const std::vector<at::Tensor>& tensors, const Group& group);

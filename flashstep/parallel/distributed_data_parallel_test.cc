@@ -29,6 +29,12 @@ using torch::Tensor;
 
 // --- in one process --------------------------------------------------------------------------
 
+TEST(Wrapping, RefusesNoModule) {
+  const Group group{Environment()};
+  expect_sentence([&] { DistributedDataParallel(std::shared_ptr<PlainToy>(), group); },
+                  {"expected a module", "null"});
+}
+
 struct Choosy : torch::nn::Module {
   Tensor weight = register_parameter("weight", torch::ones({2}));
   std::tuple<Tensor, int> forward(std::unique_ptr<int> only_moved, Tensor& changed,

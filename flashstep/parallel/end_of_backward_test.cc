@@ -16,7 +16,6 @@
 #include "flashstep/data_parallel.h"
 #include "flashstep/ops.h"
 #include "flashstep/parallel/test_cases.h"
-#include "flashstep/parallel/uneven.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/sentences.h"

@@ -15,7 +15,6 @@
 #include "flashstep/error.h"
 #include "flashstep/parallel/flat_shards.h"
 #include "flashstep/parallel/test_cases.h"
-#include "flashstep/parallel/uneven.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"

@@ -397,6 +397,8 @@ TEST(FullySharded, RanksThatDifferAreNamed) {
 TEST(FullySharded, RefusesWhatItCannotDivide) {
   const Group group{Environment()};
   const auto net = make_hard_net();
+  expect_sentence([&] { FullyShardedDataParallel(decltype(make_hard_net())(), group); },
+                  {"expected a module", "null"});
   expect_sentence([&] { FullyShardedDataParallel(net, group, {.units = {"layers.0"}}); },
                   {"units by the names of modules", "layers.0"});
   expect_sentence(

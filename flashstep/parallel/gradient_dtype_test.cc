@@ -8,9 +8,9 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "flashstep/data_parallel.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/test_cases.h"
-#include "flashstep/parallel/uneven.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {

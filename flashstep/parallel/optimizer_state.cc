@@ -1,9 +1,11 @@
 #include "flashstep/parallel/optimizer_state.h"
 
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "flashstep/error.h"
@@ -99,17 +101,69 @@ InputArchive archive_of_one(const NamedTensors& kinds, const Tensor& parameter,
   return reopened(archive);
 }
 
+thread_local const Optimizer* being_loaded = nullptr;  // by load_repeated
+
+// While it lives, groups hold every parameter once: a view of it stands in its later places.
+class WithoutRepetitions {
+ public:
+  explicit WithoutRepetitions(Optimizer& optimizer)
+      : optimizer_(optimizer), loaded_before_(std::exchange(being_loaded, &optimizer)) {
+    std::unordered_set<void*> seen;
+    for (OptimizerParamGroup& group : optimizer.param_groups()) {
+      before_.push_back(group.params());
+      for (Tensor& parameter : group.params()) {
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+        parameter = parameter.detach();
+        views_.push_back(parameter);
+      }
+    }
+  }
+  // Whether a view was given state; it is taken away.
+  bool take_back() {
+    bool had_state = false;
+    for (const Tensor& view : views_) {
+      const auto found = optimizer_.state().find(view.unsafeGetTensorImpl());
+      if (found == optimizer_.state().end()) continue;
+      had_state = had_state || found->second != nullptr;
+      optimizer_.state().erase(found);
+    }
+    return had_state;
+  }
+  ~WithoutRepetitions() {
+    being_loaded = loaded_before_;
+    take_back();
+    for (size_t g = 0; g < before_.size(); ++g) optimizer_.param_groups()[g].params() = before_[g];
+  }
+  WithoutRepetitions(const WithoutRepetitions&) = delete;
+  WithoutRepetitions& operator=(const WithoutRepetitions&) = delete;
+
+ private:
+  Optimizer& optimizer_;
+  const Optimizer* const loaded_before_;
+  std::vector<std::vector<Tensor>> before_;
+  std::vector<Tensor> views_;
+};
+
 }  // namespace
+
+void load_repeated(Optimizer& optimizer, const std::function<void()>& load) {
+  if (being_loaded == &optimizer) return load();
+  WithoutRepetitions distinct(optimizer);
+  load();
+  bool differs = distinct.take_back();
+  for (auto state = optimizer.state().begin(); state != optimizer.state().end();) {
+    differs = differs || state->second == nullptr;
+    state = state->second == nullptr ? optimizer.state().erase(state) : std::next(state);
+  }
+  require(!differs, "[optimizer] expected an archive of an optimizer that names a parameter twice ",
+          "where this one does, got one that does so elsewhere");
+}
 
 NamedTensors read_state(const Optimizer& optimizer, const NamedTensors& parameters) {
   NamedTensors result;
   for (const auto& [name, parameter] : parameters) {
     const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
-    // torch::optim::serialize moves the state away when it finds a parameter a second time.
-    require(found->second != nullptr,
-            "[ShardedOptimizer] expected an archive of an optimizer that ",
-            "names every parameter once, got one that names parameter ", name, " twice");
     read_kinds(name, *found->second, result);
   }
   return result;

@@ -8,10 +8,12 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/error.h"
+#include "flashstep/optim.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -136,17 +138,79 @@ TEST(OptimizerState, OptionsMayDifferByGroup) {
   }
 }
 
-// torch's own archive loses the state of a parameter that stands in it twice.
-TEST(OptimizerState, AnArchiveThatNamesAParameterTwiceIsRefused) {
-  auto parameters = four_parameters();
+// The first is tied: torch's parameters() of a module names it twice.
+std::vector<Tensor> with_repetition(std::vector<Tensor> parameters) {
   parameters.push_back(parameters.front());
-  const torch::optim::AdamWOptions options(0.01);
-  torch::optim::AdamW whole(parameters, options);
-  set_all_gradients(parameters, 0);
-  whole.step();
+  return parameters;
+}
+
+// Archives of the optimizer alone and of the sharded one, taken back by both.
+template <typename Inner, typename Options>
+void expect_repetitions_load(const Options& options) {
   const Group group{Environment()};
-  ShardedOptimizer<torch::optim::AdamW> sharded(parameters, options, group);
-  EXPECT_THROW(load_archive(sharded, archive_of(whole)), UserError);
+  const auto parameters = with_repetition(four_parameters());
+  Inner whole(parameters, options), again(parameters, options);
+  ShardedOptimizer<Inner> sharded(parameters, options, group);
+  for (int step = 0; step < 2; ++step) {
+    set_all_gradients(parameters, step);
+    whole.step();
+    sharded.step();
+  }
+  const NamedTensors distinct = named({parameters.begin(), parameters.end() - 1});
+  load_repeated(again, [&] { load_archive(again, archive_of(whole)); });
+  expect_equal_state(read_state(again, distinct), read_state(whole, distinct));
+  EXPECT_EQ(again.state().size(), whole.state().size());
+  EXPECT_TRUE(again.param_groups().front().params().back().is_same(parameters.front()));
+
+  ShardedOptimizer<Inner> of_whole(parameters, options, group),
+      of_sharded(parameters, options, group);
+  load_archive(of_whole, archive_of(whole));
+  expect_equal_state(read_state(of_whole.inner(), distinct), read_state(whole, distinct));
+  sharded.consolidate(0);
+  load_archive(of_sharded, archive_of(sharded));
+  expect_equal_state(read_state(of_sharded.inner(), distinct),
+                     read_state(sharded.inner(), distinct));
+}
+
+TEST(OptimizerState, AParameterMayBeNamedTwice) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
+  expect_repetitions_load<torch::optim::AdamW>(AdamWOptions(0.01).amsgrad(true));
+  expect_repetitions_load<Adam>(AdamOptions(0.01));
+  expect_repetitions_load<SGD>(SGDOptions(0.1).momentum(0.9));
+  expect_repetitions_load<RMSprop>(RMSpropOptions(0.01));
+  expect_repetitions_load<Adagrad>(AdagradOptions(0.01));
+  expect_repetitions_load<flashstep::AdamW>(AdamWOptions(0.01));
+}
+
+// Of another module, whose tied parameter is another one, as many in all: no state is lost in
+// silence.
+TEST(OptimizerState, AnArchiveThatRepeatsOtherPlacesIsRefused) {
+  const torch::optim::AdamWOptions options(0.01);
+  const Group group{Environment()};
+  const auto parameters = four_parameters();
+  const std::vector<Tensor> repeated = with_repetition(parameters);
+  std::vector<Tensor> distinct = parameters;
+  distinct.push_back(torch::randn({5, 3}).requires_grad_());
+  torch::optim::AdamW of_repeated(repeated, options), of_distinct(distinct, options);
+  set_all_gradients(distinct, 0);
+  of_repeated.step();
+  of_distinct.step();
+  const std::vector<std::string> sentence = {"names a parameter twice", "elsewhere"};
+  const auto refuses = [&](torch::optim::AdamW& optimizer, const std::string& archive) {
+    testing::expect_sentence(
+        [&] { load_repeated(optimizer, [&] { load_archive(optimizer, archive); }); }, sentence);
+    for (const auto& [parameter, state] : optimizer.state()) EXPECT_NE(state, nullptr);
+  };
+  const auto sharded_refuses = [&](ShardedOptimizerBase& optimizer, const std::string& archive) {
+    testing::expect_sentence([&] { load_archive(optimizer, archive); }, sentence);
+  };
+  ShardedOptimizer<torch::optim::AdamW> sharded_repeated(repeated, options, group),
+      sharded_distinct(distinct, options, group);
+  refuses(of_repeated, archive_of(of_distinct));
+  sharded_refuses(sharded_repeated, archive_of(of_distinct));
+  const std::string archive = archive_of(of_repeated);
+  refuses(of_distinct, archive);
+  sharded_refuses(sharded_distinct, archive);
 }
 
 }  // namespace

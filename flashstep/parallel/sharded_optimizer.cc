@@ -326,7 +326,7 @@ void ShardedOptimizerBase::load(torch::serialize::InputArchive& archive) {
   consolidated_.reset();
   reconcile();
   const auto whole = make_inner_(param_groups_);
-  whole->load(archive);
+  load_repeated(*whole, [&] { whole->load(archive); });
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     param_groups_[g].set_options(whole->param_groups()[g].options().clone());
   }

@@ -1,7 +1,6 @@
-#include "flashstep/parallel/uneven.h"
-
 #include <ATen/ATen.h>
 
+#include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/buckets.h"
 

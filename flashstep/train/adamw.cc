@@ -14,6 +14,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/kinds.h"
 #include "flashstep/optim.h"
+#include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/train/optimizer_tensors.h"
 
 namespace flashstep {
@@ -118,7 +119,7 @@ void AdamW::round_moments() {
   for (const auto& group : param_groups_) {
     for (const Tensor& parameter : group.params()) {
       const auto found = state_.find(parameter.unsafeGetTensorImpl());
-      if (found == state_.end()) continue;
+      if (found == state_.end() || found->second == nullptr) continue;  // null: load_repeated's
       auto& state = static_cast<AdamWState&>(*found->second);
       state.exp_avg = state.exp_avg.to(moment_dtype(parameter));
       state.exp_avg_sq = state.exp_avg_sq.to(moment_dtype(parameter));
@@ -228,7 +229,7 @@ void AdamW::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void AdamW::load(torch::serialize::InputArchive& archive) {
-  torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);
+  load_repeated(*this, [&] { torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this); });
   round_moments();
 }
 

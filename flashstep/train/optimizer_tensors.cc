@@ -1,11 +1,14 @@
 #include "flashstep/train/optimizer_tensors.h"
 
 #include <sstream>
+#include <typeinfo>
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/util/Type.h>
 
 #include "flashstep/error.h"
+#include "flashstep/parallel/optimizer_state.h"
 
 namespace flashstep {
 namespace {
@@ -26,6 +29,12 @@ OptimizerTensors::OptimizerTensors(const Job& job, NamedTensors parameters)
   require(units_ == nullptr || (adamw_ != nullptr && sharded_ == nullptr),
           "[checkpoint] expected flashstep's AdamW, not sharded by itself, for parameters that "
           "are fully sharded, got another optimizer");
+}
+
+std::string OptimizerTensors::class_name() const {
+  if (adamw_ != nullptr) return c10::demangle(typeid(AdamW).name());  // reads a subclass's, too
+  const torch::optim::Optimizer& inside = sharded_ != nullptr ? sharded_->inner() : job_.optimizer;
+  return c10::demangle(typeid(inside).name());
 }
 
 std::vector<NamedPiece> OptimizerTensors::own_pieces(bool first_only) const {
@@ -91,7 +100,11 @@ void OptimizerTensors::load_archive(const StoredTensors& written) const {
                                    : parameters.front().device();
   torch::serialize::InputArchive archive;
   archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(), device);
-  job_.optimizer.load(archive);
+  if (sharded_ != nullptr) {
+    sharded_->load(archive);
+  } else {
+    load_repeated(job_.optimizer, [&] { job_.optimizer.load(archive); });
+  }
 }
 
 }  // namespace flashstep

@@ -1,6 +1,7 @@
 // The optimizer of a run in its checkpoints.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "flashstep/detail/named_tensors.h"
@@ -28,6 +29,10 @@ class OptimizerTensors {
   bool are_divided() const {
     return adamw_ != nullptr && (sharded_ != nullptr || units_ != nullptr);
   }
+
+  // Of the optimizer, the one inside of a sharded one: "torch::optim::SGD". An archive does not say
+  // whose it is, and torch's Adam takes AdamW's.
+  std::string class_name() const;
 
   // Those of this rank, not copies; if they are not divided, rank 0's are all. All ranks call it.
   NamedTensors read() const;

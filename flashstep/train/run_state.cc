@@ -63,6 +63,7 @@ OrderedJson random_state(const Job& job, torch::Device device) {
 struct State {
   std::string config;
   std::string data_fingerprint;  // empty: the run had none
+  std::string optimizer_class;   // empty: an earlier version has not written it
   RunCounters counters;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
   std::vector<int64_t> bucket_order;
@@ -80,6 +81,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     State state;
     state.config = json.at("config").dump();
     state.data_fingerprint = json.at("data").value("fingerprint", "");
+    state.optimizer_class = json.value("optimizer_class", "");
     state.counters.skipped = json.at("skipped");
     state.counters.skipped_in_a_row = json.at("skipped_in_a_row");
     state.counters.first_held_out_loss = number("first_held_out_loss");
@@ -151,7 +153,8 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   checkpoint.model = gathered_tensors(job);
   checkpoint.model_is_divided =
       job.parallel->units() != nullptr && job.parallel->group() != nullptr;
-  checkpoint.optimizer = OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).read();
+  const OptimizerTensors optimizer(job, whole_tensors(job.module, *job.parallel));
+  checkpoint.optimizer = optimizer.read();
   if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());
   }
@@ -160,6 +163,7 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   // Which rows a step reads is a pure function of the step: the position in the data is one number.
   state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
   if (!job.tokenizer_fingerprint.empty()) state["tokenizer"] = job.tokenizer_fingerprint;
+  state["optimizer_class"] = optimizer.class_name();
   state["schedule"] = {{"next_update", step + 1}};
   state["skipped"] = counters.skipped;
   state["skipped_in_a_row"] = counters.skipped_in_a_row;
@@ -189,6 +193,10 @@ RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
               state.data_fingerprint == job.data_fingerprint,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
+  const std::string own_class = OptimizerTensors(job, {}).class_name();
+  require(state.optimizer_class.empty() || state.optimizer_class == own_class,
+          "[resume] expected the checkpoint of step ", checkpoint.step, " to be ", own_class,
+          "'s, got another optimizer's, ", state.optimizer_class);
   try {
     load_module(job.module, *job.parallel, checkpoint.model.tensors,
                 flashstep::str("the checkpoint of step ", checkpoint.step));

@@ -1,15 +1,20 @@
 // A loop of one's own: saved and loaded with any optimizer, sharded or not, as if never stopped.
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
@@ -115,6 +120,112 @@ TEST(Save, GoesOnAsIfNeverStopped) {
     EXPECT_EQ(load_if_exists(folder.path, net, *optimizer), 3);
     for (int step = 3; step < 5; ++step) take_step(net, *optimizer);
     expect_same(tensors_of(net), whole);
+  }
+}
+
+// A tied tensor, which parameters() names twice.
+struct TiedNet : torch::nn::Module {
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(6, 6))};
+  torch::nn::Linear out{register_module("out", torch::nn::Linear(6, 6))};
+  Tensor head = register_parameter("head", in->weight);
+  explicit TiedNet(uint64_t seed = 1) {
+    torch::manual_seed(seed);
+    for (const Tensor& p : parameters()) torch::nn::init::normal_(p);
+  }
+  Tensor forward(const Tensor& x) { return torch::relu(out(in(x))).matmul(head); }
+};
+
+using MakeForModel = std::function<OptimizerPtr(DistributedDataParallel<TiedNet>& model)>;
+
+template <typename Optimizer, typename Options>
+std::vector<MakeForModel> alone_and_sharded(const Options& options) {
+  return {[options](auto& model) -> OptimizerPtr {
+            return std::make_unique<Optimizer>(model.parameters(), options);
+          },
+          [options](auto& model) -> OptimizerPtr {
+            return std::make_unique<ShardedOptimizer<Optimizer>>(model, options);
+          },
+          [options](auto& model) -> OptimizerPtr {
+            return std::make_unique<ShardedOptimizer<Optimizer>>(
+                model, options, ShardOptions{.mode = ShardMode::kFlat});
+          }};
+}
+
+std::vector<MakeForModel> every_optimizer() {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
+  std::vector<MakeForModel> all;
+  for (const auto& makes : {alone_and_sharded<torch::optim::AdamW>(AdamWOptions(1e-2)),
+                            alone_and_sharded<flashstep::AdamW>(AdamWOptions(1e-2)),
+                            alone_and_sharded<Adam>(AdamOptions(1e-2)),
+                            alone_and_sharded<SGD>(SGDOptions(0.1).momentum(0.9)),
+                            alone_and_sharded<RMSprop>(RMSpropOptions(1e-2)),
+                            alone_and_sharded<Adagrad>(AdagradOptions(1e-2))})
+    all.insert(all.end(), makes.begin(), makes.end());
+  return all;
+}
+
+TEST(Save, TiedWeightsGoOnWithAnyOptimizer) {
+  const Group group{Environment()};
+  const std::vector<MakeForModel> makes = every_optimizer();
+  for (size_t i = 0; i < makes.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Folder folder("tied");
+    DistributedDataParallel model(std::make_shared<TiedNet>(), group);
+    const OptimizerPtr optimizer = makes[i](model);
+    for (int step = 0; step < 5; ++step) {
+      take_step(model, *optimizer);
+      if (step == 2) save(folder.path, model, *optimizer, 3);
+    }
+    DistributedDataParallel again(std::make_shared<TiedNet>(7), group);
+    const OptimizerPtr of_again = makes[i](again);
+    ASSERT_EQ(load_if_exists(folder.path, again, *of_again), 3);
+    for (int step = 3; step < 5; ++step) take_step(again, *of_again);
+    expect_same(tensors_of(*again.module()), tensors_of(*model.module()));
+  }
+}
+
+TEST(Save, AnotherOptimizerIsRefused) {
+  const Group group{Environment()};
+  const std::vector<MakeForModel> makes = every_optimizer();  // three ways for each class
+  for (size_t saved = 0; saved < makes.size(); saved += 3) {
+    const Folder folder("another");
+    DistributedDataParallel model(std::make_shared<TiedNet>(), group);
+    const OptimizerPtr optimizer = makes[saved](model);
+    take_step(model, *optimizer);
+    save(folder.path, model, *optimizer, 1);
+    const std::vector<Tensor> before = tensors_of(*model.module());
+    for (size_t loaded = 0; loaded < makes.size(); ++loaded) {
+      if (loaded / 3 == saved / 3) continue;
+      const OptimizerPtr other = makes[loaded](model);
+      expect_sentence(
+          [&] { load_if_exists(folder.path, model, *other); },
+          {"step 1", "another optimizer", loaded / 3 == 3 ? "torch::optim::SGD" : "::"});
+    }
+    expect_same(tensors_of(*model.module()), before);
+  }
+}
+
+// It does not say whose state it is.
+TEST(Save, ACheckpointOfAnEarlierVersionIsLoaded) {
+  for (const int kind : {0, 1, 2}) {
+    const Folder folder("earlier");
+    Net net;
+    const OptimizerPtr optimizer = make(kind, net.parameters());
+    take_step(net, *optimizer);
+    save(folder.path, net, *optimizer, 1);
+    Checkpoint checkpoint = load_checkpoint(checkpoint_directory(folder.path, 1));
+    auto state = nlohmann::ordered_json::parse(checkpoint.state_json);
+    EXPECT_EQ(state.erase("optimizer_class"), 1u);
+    checkpoint.state_json = state.dump();
+    save_checkpoint(folder.path, checkpoint, 1);
+    Net again(7);
+    const OptimizerPtr of_again = make(kind, again.parameters());
+    EXPECT_EQ(load_if_exists(folder.path, again, *of_again), 1);
+    torch::manual_seed(3);
+    take_step(net, *optimizer);
+    torch::manual_seed(3);
+    take_step(again, *of_again);
+    expect_same(tensors_of(again), tensors_of(net));
   }
 }
 

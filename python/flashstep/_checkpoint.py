@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,7 @@ def save_checkpoint(
     state: dict[str, Any] | None = None,
 ) -> None:
     """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the model's weights,
-    the optimizer's state and groups, and `state`, which JSON can hold. One process writes: rank 0 of several, after
+    the optimizer's state and groups, and `state`, which JSON can hold (None in place of an infinite number). One process writes: rank 0 of several, after
     ShardedOptimizer.consolidate_state_dict() on all."""
     module = _unwrapped(model)
     tensors: dict[str, Tensor] = {}
@@ -84,9 +85,11 @@ def save_checkpoint(
         kept["buckets"] = {"order": model._means.bucket_order(), "megabytes": model._means.bucket_megabytes()}
     model_tensors = _model_tensors(module)
     try:
-        text = json.dumps(kept)
-    except TypeError as error:
-        raise ValueError(f"[checkpoint] expected a state that JSON can hold, got one of which {error}") from None
+        text = json.dumps(kept, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        found = _not_finite(kept["caller"], "state") or _not_finite(kept.get("optimizer"), "optimizer")
+        reason = f"{found}, which it cannot" if found else f"one of which {error}"
+        raise ValueError(f"[checkpoint] expected a state that JSON can hold, got {reason}") from None
     operators.write_checkpoint(
         os.fspath(path),
         list(model_tensors),
@@ -115,9 +118,10 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     surplus = [name for name in places if name not in own]
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
-    if isinstance(model, DistributedDataParallel) and kept.get("buckets"):
+    buckets = kept.get("buckets") or {}
+    if isinstance(model, DistributedDataParallel) and buckets.get("order"):  # divided gradients have none
         # From three ranks on the bits of a sum depend on its place in a bucket.
-        model._means.set_bucket_order(kept["buckets"]["order"], kept["buckets"]["megabytes"])
+        model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
     if optimizer is not None:
         stored = {name: StoredTensor(files, place) for place, name in enumerate(files.names(False))}
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
@@ -178,6 +182,14 @@ def _optimizer_state(
 def _class_of(optimizer: torch.optim.Optimizer) -> str:
     inner = optimizer._inner if isinstance(optimizer, ShardedOptimizer) else optimizer
     return "AdamW" if type(inner).__name__ == "AdamW" else f"{type(inner).__module__}.{type(inner).__qualname__}"
+
+
+def _not_finite(value: Any, place: str) -> str | None:
+    """Which number in `value` is none of JSON's: "state['best'] = inf"."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{place} = {value}"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return next((found for key, each in items if (found := _not_finite(each, f"{place}[{key!r}]"))), None)
 
 
 def _as_json(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._group import Wrapper, group_of, make_hook_table, tensors_in
+from ._group import Wrapper, group_of, make_hook_table, require_module, tensors_in
 from ._library import classes
 
 
@@ -46,6 +46,7 @@ class DistributedDataParallel(Wrapper):
         gradient_as_bucket_view: bool = False,
     ) -> None:
         super().__init__()
+        require_module(module, "parallel")
         self.module = module
         named = dict(module.named_parameters())
         for parameter in named.values():

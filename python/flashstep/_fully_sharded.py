@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._group import Wrapper, give_parts, group_of, make_hook_table, tensors_in
+from ._group import Wrapper, give_parts, group_of, make_hook_table, require_module, tensors_in
 from ._library import classes, keep_update
 
 
@@ -66,6 +66,7 @@ class FullyShardedDataParallel(Wrapper):
         peer_copies: bool = False,
     ) -> None:
         super().__init__()
+        require_module(module, "fully sharded")
         self.module = module
         self._compute_dtype = compute_dtype
         self._group = group_of(process_group)

@@ -78,6 +78,11 @@ class Wrapper(nn.Module):
         )
 
 
+def require_module(module: Any, who: str) -> None:
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"[{who}] expected a torch.nn.Module, got {module!r}")
+
+
 def make_hook_table(parameter: torch.Tensor) -> None:
     """Makes Python's own table of hooks on a gradient: a parameter has one place for such, where the engine's hook
     then calls this table, and whoever comes later is added to it instead of taking the place."""

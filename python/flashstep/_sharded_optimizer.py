@@ -42,6 +42,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     ) -> None:
         if shards not in ("whole", "flat"):
             raise ValueError(f'[ShardedOptimizer] expected shards to be "whole" or "flat", got {shards!r}')
+        if not isinstance(optimizer_cls, type):
+            raise ValueError(
+                "[ShardedOptimizer] expected a class and its arguments (params, torch.optim.AdamW, lr=1e-3), "
+                f"got an instance of {type(optimizer_cls).__name__}"
+            )
         if issubclass(optimizer_cls, torch.optim.LBFGS):
             raise ValueError(
                 "[ShardedOptimizer] expected an optimizer that updates each parameter by itself, got LBFGS, "

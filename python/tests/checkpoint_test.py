@@ -44,6 +44,28 @@ def saves_and_goes_on(rank, world_size, folder):
         assert torch.equal(parameter, other.get_parameter(name)), name
 
 
+def divided_gradients_go_on(rank, world_size, folder):
+    """ZeRO-2, whose buckets have no order to keep."""
+    path = os.path.join(folder, f"divided_by_{world_size}")
+
+    def make(seed):
+        model = flashstep.DistributedDataParallel(nets.Net(seed=seed))
+        return model, flashstep.ShardedOptimizer(model.parameters(), torch.optim.AdamW, shards="flat", ddp=model)
+
+    model, optimizer = make(0)
+    nets.train(model, optimizer, 2, 4, rank, world_size)
+    optimizer.consolidate_state_dict()
+    if rank == 0:
+        flashstep.save_checkpoint(path, model=model, optimizer=optimizer, step=2)
+    dist.barrier()
+    nets.train(model, optimizer, 2, 4, rank, world_size, first=2)
+    other, again = make(5)
+    assert flashstep.load_checkpoint(path, model=other, optimizer=again).step == 2
+    nets.train(other, again, 2, 4, rank, world_size, first=2)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, other.get_parameter(name)), name
+
+
 def peak_bytes_of(call):
     """The most resident memory during `call`, beyond what there was before."""
     with open("/proc/self/clear_refs", "w") as marks:
@@ -115,6 +137,7 @@ class Checkpoints(unittest.TestCase):
     def test_ranks(self):
         for world_size in (2, 3):
             ranks.run(world_size, saves_and_goes_on, self.folder.name)
+            ranks.run(world_size, divided_gradients_go_on, self.folder.name)
 
     def test_ranks_read_their_share(self):
         ranks.run(2, reads_its_share, self.folder.name)
@@ -145,6 +168,16 @@ class Checkpoints(unittest.TestCase):
                 r"expected whole parameters, which gather_full_parameters\(\) gives",
             ),
             (lambda: flashstep.save_checkpoint(self.path, model=net, state={"when": object()}), "JSON"),
+            (
+                lambda: flashstep.save_checkpoint(self.path, model=net, state={"best": [{"loss": float("inf")}]}),
+                r"JSON can hold, got state\['best'\]\[0\]\['loss'\] = inf",
+            ),
+            (
+                lambda: flashstep.save_checkpoint(
+                    self.path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=float("inf"))
+                ),
+                r"got optimizer\['groups'\]\[0\]\['lr'\] = inf",
+            ),
             (lambda: flashstep.save_checkpoint(own, model=net), "somebody else's files"),
         ):
             with self.assertRaisesRegex(ValueError, text):

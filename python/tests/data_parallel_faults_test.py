@@ -52,6 +52,7 @@ def mistakes(rank, world_size):
         else:
             raise AssertionError(f"nothing was said: {text}")
 
+    sentence(lambda: flashstep.DistributedDataParallel(None), ValueError, "expected a torch.nn.Module, got None")
     sentence(lambda: flashstep.DistributedDataParallel(nets.Net(), strategy="fast"), ValueError, "expected")
     sentence(lambda: flashstep.DistributedDataParallel(nn.Linear(3 + rank, 2)), ValueError, "weight")
     unused = flashstep.DistributedDataParallel(Outputs())

@@ -148,6 +148,7 @@ def several_forwards_and_breaks(rank, world_size):
 
 def mistakes(rank, world_size):
     for make, text in (
+        (lambda: flashstep.FullyShardedDataParallel(None), "expected a torch.nn.Module, got None"),
         (lambda: flashstep.FullyShardedDataParallel(nets.Net(), units=["layers.0"]), "got 'layers.0'"),
         (lambda: flashstep.FullyShardedDataParallel(nn.Linear(3 + rank, 2)), "expected the same units"),
         (lambda: flashstep.FullyShardedDataParallel(nn.Linear(3, 2), shard_ranks=3), "shard_ranks"),

@@ -156,6 +156,7 @@ def mistakes(rank, world_size):
     net = nn.Linear(3, 2)
     for call, text in (
         (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.LBFGS), "got LBFGS"),
+        (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD(net.parameters(), lr=1)), "got an instance of SGD"),
         (lambda: flashstep.ShardedOptimizer(net.parameters(), Factored, shards="flat"), "got Factored"),
         (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, shards="round"), "got 'round'"),
         (
