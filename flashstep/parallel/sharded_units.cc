@@ -23,6 +23,7 @@
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/cost.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/stored_tensors.h"
@@ -71,6 +72,22 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     choose_transport(device);
     hooks_ = std::make_unique<GradientHooks>(
         trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
+  }
+
+  ~Engine() override {
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) forget_divided(t.tensor);
+    }
+  }
+
+  // For optimizers, which know parameters alone.
+  void note_all_divided() {
+    if (groups_.shards->world_size() == 1) return;
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        if (t.is_divided) note_divided(t.tensor, weak_from_this());
+      }
+    }
   }
 
   void begin_forward(size_t unit) override {
@@ -160,6 +177,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   }
 
   void update_in_backward(std::function<void(const Tensor& not_finite)> update) override {
+  const Group& shard_group() const override { return *groups_.shards; }
+  bool updates_in_backward() const override { return update_ != nullptr; }
+
     const std::lock_guard lock(mutex_);
     update_ = std::move(update);
     dropped_ = {};
@@ -488,7 +508,9 @@ void ShardedUnits::load(const NamedTensors& whole) {
 
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options) {
-  return std::make_shared<Engine>(units, group, options);
+  auto engine = std::make_shared<Engine>(units, group, options);
+  engine->note_all_divided();
+  return engine;
 }
 
 }  // namespace flashstep
