@@ -93,6 +93,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   void begin_forward(size_t unit) override {
     const std::lock_guard lock(mutex_);
     if (unit == root()) {
+      if (!is_in_backward()) take_values();  // all, before anything is sent
       if (copies_ && !is_in_backward()) copies_->begin();
       order_.begin();
       for (Use& use : uses_) use.was_called = false;
@@ -176,16 +177,17 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     return norm;
   }
 
-  void update_in_backward(std::function<void(const Tensor& not_finite)> update) override {
   const Group& shard_group() const override { return *groups_.shards; }
   bool updates_in_backward() const override { return update_ != nullptr; }
 
+  void update_in_backward(std::function<void(const Tensor& not_finite)> update) override {
     const std::lock_guard lock(mutex_);
     update_ = std::move(update);
     dropped_ = {};
   }
 
   NamedTensors gather(std::optional<int> to) const override {
+    take_values();
     NamedTensors result;
     const bool keeps = !to || *to == group_.rank();
     for (const ShardedUnit& unit : units_) {
@@ -198,6 +200,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   }
 
   NamedTensors gather_evenly() const override {
+    take_values();
     NamedTensors result;
     std::vector<size_t> bytes(static_cast<size_t>(groups_.shards->world_size()));  // by rank
     for (const ShardedUnit& unit : units_) {
@@ -229,6 +232,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   void load_parts(const std::function<Tensor(const Shard& shard)>& part) override {
     const at::NoGradGuard no_grad;
+    take_values();
     const std::vector<Shard> all = shards();
     auto shard = all.begin();
     for (const ShardedUnit& unit : units_) {
@@ -255,6 +259,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     bool in_backward = false;  // its whole gradients are being collected
     size_t awaited = 0;        // gradients that have not come yet
   };
+  void take_values() const {
+    for (ShardedUnit& unit : units_) unit.take_values();
+  }
   size_t root() const { return units_.size() - 1; }
   int64_t begin_of(const ShardedTensor& t) const {
     return t.is_divided ? std::min<int64_t>(groups_.shards->rank() * t.part, t.numel) : 0;
@@ -471,7 +478,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   at::Device device_ = at::kCPU;
   std::unique_ptr<UnitCopies> copies_;  // null: collectives
   std::string transport_;
-  std::vector<ShardedUnit> units_;  // the last is the root
+  mutable std::vector<ShardedUnit> units_;  // the last is the root; mutable: take_values()
   std::vector<Use> uses_;
   std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index
   UnitOrder order_;                                // of all but the root

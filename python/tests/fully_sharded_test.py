@@ -127,6 +127,33 @@ def clips_and_skips_by_parameters(rank, world_size):
     compare(model, alone, 1e-5)
 
 
+def takes_and_refuses_given_values(rank, world_size):
+    model = flashstep.FullyShardedDataParallel(nets.Net())
+    before = model.gather_full_parameters()
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+    compare_tensors(model.gather_full_parameters(), {name: tensor + 1 for name, tensor in before.items()})
+    for parameter in model.parameters():
+        parameter.data = parameter.data - 1
+    loss = nets.loss_of(model, *nets.batch(0, ROWS))
+    torch.testing.assert_close(loss, nets.loss_of(nets.Net(), *nets.batch(0, ROWS)))
+    loss.backward()
+    model.double()
+    for call in (lambda: model(nets.batch(0, ROWS)[0]), model.gather_full_parameters):
+        try:
+            call()
+        except ValueError as error:
+            assert "Double" in str(error) and "before wrapping" in str(error), error
+        else:
+            raise AssertionError("nothing was said")
+
+
+def compare_tensors(given, expected):
+    assert given.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(given[name], tensor, msg=lambda text, name=name: f"{name}: {text}")
+
+
 def recomputes_and_keeps(rank, world_size):
     torch.use_deterministic_algorithms(True)
     for make, options in (
@@ -201,6 +228,9 @@ class FullySharded(unittest.TestCase):
     def test_clipping_and_skipping_by_parameters(self):
         for world_size in (2, 3):
             ranks.run(world_size, clips_and_skips_by_parameters)
+
+    def test_given_values(self):
+        ranks.run(2, takes_and_refuses_given_values)
 
     def test_recomputed_parts_and_options(self):
         ranks.run(2, recomputes_and_keeps)
