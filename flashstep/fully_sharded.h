@@ -110,7 +110,8 @@ class ShardedModule {
   void before_forward() const;
   // UserError that names the units whose shards were used as if they were whole.
   void after_forward() const;
-  // In a handler of what a forward threw: the same with the names of units that were not called.
+  // In a handler of what a forward threw: the same, with the names of units whose shards were used,
+  // or, where none are known to, may have been.
   [[noreturn]] void explain() const;
 
  private:

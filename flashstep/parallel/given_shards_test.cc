@@ -101,5 +101,40 @@ TEST(GivenShards, OfAnotherKindAreRefused) {
   });
 }
 
+TEST(GivenShards, AnInnocentUnitIsNotAccused) {
+  struct Net : torch::nn::Module {
+    torch::nn::Linear in{register_module("in", torch::nn::Linear(7, 7))};
+    torch::nn::ModuleList blocks{register_module("blocks", torch::nn::ModuleList())};
+    Net() {
+      for (int i = 0; i < 2; ++i) blocks->push_back(torch::nn::Linear(7, 7));
+    }
+    // Of a weight past run(): what autograd has met.
+    bool is_past = false;
+    Tensor forward(Tensor x) {
+      x = in(x);
+      if (is_past) x = x.matmul(blocks[1]->as<torch::nn::LinearImpl>()->weight * 2);
+      for (int i = 0; i < 2; ++i) x = run(*blocks[i]->as<torch::nn::LinearImpl>(), x);
+      return x;
+    }
+  };
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const auto net = std::make_shared<Net>();
+    FullyShardedDataParallel model(net, group);
+    try {
+      model(torch::ones({4, 9}));
+      ADD_FAILURE() << "nothing was said";
+    } catch (const UserError& error) {
+      const std::string sentence = error.what();
+      EXPECT_NE(sentence.find("4x9 and 7x7"), std::string::npos) << sentence;
+      EXPECT_NE(sentence.find("(should it come from one of blocks.0, blocks.1:"), std::string::npos)
+          << sentence;
+      EXPECT_EQ(sentence.find("not called"), std::string::npos) << sentence;
+    }
+    net->is_past = true;
+    expect_sentence([&] { model(torch::ones({4, 7})); }, {"and so not whole: blocks.1)"});
+  });
+}
+
 }  // namespace
 }  // namespace flashstep
