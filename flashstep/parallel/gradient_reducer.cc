@@ -9,6 +9,7 @@
 #include "flashstep/parallel/bucket_reduction.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/torch_reduction.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 namespace {
@@ -64,6 +65,10 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters, cons
   require(!options.communication_dtype || at::isFloatingType(*options.communication_dtype),
           "[parallel] expected a floating-point communication_dtype");
   ReducedParameters chosen = choose(parameters, names);
+  require(
+      divided_tensors(chosen.tensors).empty(),
+      "[parallel] expected parameters that every rank has whole, got shards of a fully sharded ",
+      "module, whose backward ends with their means already");
   check_agreement(options, group);
   check_agreement(chosen, group);
   if (bucket_size_is_chosen_)

@@ -29,6 +29,9 @@ void check_agreement(const std::vector<int64_t>& missing, const ReducedParameter
                      const Group& group);
 
 // "fc1.weight, fc2.bias and 3 more"
+// One parameter in one line, to be compared.
+std::string line_of(const at::Tensor& tensor, const std::string& name);
+
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names);
 
 class Reduction {

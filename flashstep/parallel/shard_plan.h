@@ -63,8 +63,10 @@ class ShardPlan {
 };
 
 // A plan for an optimizer of these parameters, which add() gives it: flat tensors are sized by
-// them. `group`, and options.reducer, must outlive it.
+// them. `group`, and options.reducer, must outlive it. All ranks call it: UserError, on all of
+// them, that names the first parameter, option or line of `lines` in which two ranks differ.
 std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const Group& group,
-                                           const ShardOptions& options);
+                                           const ShardOptions& options,
+                                           const std::vector<std::string>& lines = {});
 
 }  // namespace flashstep

@@ -74,9 +74,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._group, means = group_of(process_group), None
         every = [parameter for group in self.param_groups for parameter in group["params"]]
         self._shards = classes.OptimizerShards(
-            self._group, means, every, shards, float(part_megabytes), peer_copies
+            self._group, means, every, shards, float(part_megabytes), peer_copies, self._lines()
         )
         self._adopt()
+
+    def _lines(self) -> list[str]:
+        """What ranks compare of the groups."""
+        plain = (bool, int, float, str, tuple, type(None))
+        return [
+            ", ".join([f"{len(group['params'])} parameters"] + [f"{k} {v}" for k, v in options if isinstance(v, plain)])
+            + f" of parameter group {number}"
+            for number, group in enumerate(self.param_groups)
+            for options in [options_of(group).items()]
+        ]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)

@@ -162,6 +162,23 @@ def mistakes(rank, world_size):
             lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, part_megabytes=0),
             "part_megabytes above 0",
         ),
+        (
+            lambda: flashstep.ShardedOptimizer(
+                net.parameters(), torch.optim.SGD, lr=1, shards="flat" if rank else "whole"
+            ),
+            "mode whole on rank 0 and mode flat on rank 1",
+        ),
+        (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1 + rank), "lr 2"),
+        (
+            lambda: flashstep.ShardedOptimizer(list(net.parameters())[rank:], torch.optim.SGD, lr=1),
+            "2 parameters, lr 1",
+        ),
+        (
+            lambda: flashstep.ShardedOptimizer(
+                flashstep.FullyShardedDataParallel(nets.Net()).parameters(), torch.optim.SGD, lr=1
+            ),
+            "shards of a fully sharded module",
+        ),
     ):
         try:
             call()
