@@ -59,7 +59,7 @@ class OptimizerShards : public torch::CustomClassHolder {
     options.mode = mode == "flat" ? ShardMode::kFlat : ShardMode::kWhole;
     options.part_megabytes = part_megabytes;
     options.peer_copies = peer_copies;
-    if (means_ && options.mode == ShardMode::kFlat) options.reducer = &(*means_)->reducer();
+    if (means_) options.reducer = &(*means_)->reducer();
     NamedTensors named;
     for (const Tensor& parameter : parameters) named.emplace_back(str(named.size()), parameter);
     plan_ = make_shard_plan(named, group_->group(), options, lines);
@@ -85,7 +85,7 @@ class OptimizerShards : public torch::CustomClassHolder {
     return result;
   }
 
-  void begin() { plan_->bring_gradients(own_); }
+  void begin() { plan_->begin_update(own_); }
   int64_t parts() { return static_cast<int64_t>(plan_->parts()); }
   void send(int64_t part) { plan_->send(static_cast<size_t>(part)); }
   void finish() {

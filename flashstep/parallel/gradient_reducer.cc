@@ -82,6 +82,7 @@ void GradientReducer::prepare_for_backward() { reduction_->prepare_for_backward(
 void GradientReducer::finish_gradient_synchronization() { reduction_->finish(); }
 bool GradientReducer::is_unfinished() const { return reduction_->is_unfinished(); }
 bool GradientReducer::holds_divided_means() const { return reduction_->holds_divided_means(); }
+bool GradientReducer::holds_local_gradients() const { return reduction_->holds_local_gradients(); }
 at::Tensor GradientReducer::gradient_norm() const { return reduction_->gradient_norm(); }
 void GradientReducer::forget_step() { reduction_->forget_step(); }
 std::vector<int64_t> GradientReducer::bucket_order() const { return reduction_->order(); }

@@ -63,6 +63,12 @@ void check_agreement(const ReducedParameters& parameters, const Group& group) {
       difference->line < parameters.names.size() ? parameters.names[difference->line] : "");
 }
 
+bool Reduction::holds_local_gradients() const {
+  return added_up_ && group_.world_size() > 1 &&
+         std::ranges::any_of(parameters_.tensors,
+                             [](const at::Tensor& tensor) { return tensor.grad().defined(); });
+}
+
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names) {
   constexpr size_t kMost = 8;  // one sentence, not a page
   std::vector<std::string> named;

@@ -78,6 +78,13 @@ void check_whole(const NamedTensors& parameters) {
 
 }  // namespace
 
+void ShardPlan::begin_update(const std::vector<OwnPiece>& own) {
+  require(means_ == nullptr || !means_->holds_local_gradients(),
+          "[ShardedOptimizer] expected means of the ranks' gradients, got a step after backwards "
+          "under no_sync alone: the last backward of a step stands outside of it");
+  bring_gradients(own);
+}
+
 std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const Group& group,
                                            const ShardOptions& options,
                                            const std::vector<std::string>& lines) {
@@ -95,6 +102,7 @@ std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const
     plan = std::make_unique<FlatShards>(group, flat_bytes(parameters, group, options), part_bytes,
                                         options.reducer, options.peer_copies);
   }
+  plan->use_means_of(options.reducer);
   return plan;
 }
 

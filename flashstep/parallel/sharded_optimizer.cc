@@ -197,7 +197,7 @@ void ShardedOptimizerBase::update_with(const std::function<void(Optimizer& inner
   consolidated_.reset();
   reconcile();
   carry_options();
-  plan_->bring_gradients(own_);
+  plan_->begin_update(own_);
   const auto all = [](const OwnPiece&) { return true; };
   try {
     for (size_t part = 0; part < plan_->parts(); ++part) {

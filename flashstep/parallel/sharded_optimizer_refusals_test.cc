@@ -64,5 +64,38 @@ TEST(ShardedOptimizerRefusals, ShardsAreDividedAlready) {
   });
 }
 
+TEST(ShardedOptimizerRefusals, AStepOfGradientsThatNobodyHasAveraged) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy : {Strategy::kBucketed, Strategy::kNaive, Strategy::kTorch}) {
+      for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+        torch::manual_seed(5);
+        DistributedDataParallel model(std::make_shared<PlainToy>(), group, {.strategy = strategy});
+        Sharded optimizer(model, AdamWOptions(1e-2), {.mode = mode});
+        const auto backward = [&] { model(torch::ones({2, 10})).sum().backward(); };
+        for (int step = 0; step < 3; ++step) {
+          SCOPED_TRACE(str(strategy_name(strategy), ", ", static_cast<int>(mode), ", ", step));
+          optimizer.zero_grad();
+          {
+            const auto no_sync = model.no_sync();
+            backward();
+          }
+          const Tensor before = model.module()->fc1->weight.detach().clone();
+          expect_sentence([&] { optimizer.step(); }, {"[ShardedOptimizer]", "no_sync"});
+          EXPECT_TRUE(model.module()->fc1->weight.equal(before));
+          if (step == 1) {  // given up: there is nothing to average
+            optimizer.zero_grad();
+            optimizer.step();
+            continue;
+          }
+          backward();
+          optimizer.step();
+          EXPECT_FALSE(model.module()->fc1->weight.equal(before));
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -23,7 +23,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     shards. "flat": equal parts of flat memory, for optimizers that update each element by itself: torch's,
     flashstep.AdamW, and classes with an attribute `updates_each_element_alone = True`. With `ddp`, the wrapped
     model, gradients are divided too (ZeRO-2): after backward() their `.grad` cannot be looked at; clip_grad_norm_()
-    and step() use them.
+    and step() use them. Of either, step() refuses gradients that only backwards under no_sync() have given.
     part_megabytes: an update goes in parts of about so many 10^6 bytes, in flight while the next is computed.
     peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
     """

@@ -152,6 +152,14 @@ def closures_and_new_groups(rank, world_size):
     same_weights(net, alone, "closure")
 
 
+def steps_without_means(shards):
+    model = flashstep.DistributedDataParallel(nets.Net())
+    optimizer = flashstep.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=1, shards=shards, ddp=model)
+    with model.no_sync():
+        nets.loss_of(model, *nets.batch(0, ROWS)).backward()
+    optimizer.step()
+
+
 def mistakes(rank, world_size):
     net = nn.Linear(3, 2)
     for call, text in (
@@ -179,6 +187,8 @@ def mistakes(rank, world_size):
             ),
             "shards of a fully sharded module",
         ),
+        (lambda: steps_without_means("whole"), "under no_sync alone"),
+        (lambda: steps_without_means("flat"), "under no_sync alone"),
     ):
         try:
             call()
