@@ -62,10 +62,7 @@ TorchReduction::TorchReduction(ReducedParameters parameters, const Group& group,
 }
 
 void TorchReduction::prepare_for_backward() {
-  if (!is_enabled()) {
-    added_up_ = added_up_ || at::GradMode::is_enabled();
-    return;
-  }
+  if (!is_enabled()) return;
   group_.guarded(kAveragingByTorch, [&] {
     reducer_->prepare_for_forward();
     reducer_->rebuild_buckets();
@@ -80,7 +77,6 @@ void TorchReduction::finish() {
           "gradients strategy torch shall average");
   is_prepared_ = false;
   group_.guarded(kAveragingByTorch, [&] { reducer_->check_finalized(); });
-  added_up_ = false;
 }
 
 std::string TorchReduction::transport() const { return transport_of(parameters_.tensors, group_); }
