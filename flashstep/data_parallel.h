@@ -161,6 +161,10 @@ class GradientReducer {
   // True after a backward that finish_gradient_synchronization has not followed yet.
   bool is_unfinished() const;
 
+  // True while some .grad holds this rank's own gradients, of backwards under no_sync, that no
+  // backward outside of it has ended with the means of. kTorch does not know.
+  bool holds_local_gradients() const;
+
   // After a capture into a CUDA graph that broke off: the step that was captured has not been. All
   // ranks call it, and none replays what it captured.
   void forget_step();

@@ -18,7 +18,10 @@
 //
 // Between steps a divided parameter is this rank's shard, (n, 1, 1) in the dtype that it was made
 // in; its object, its name and its optimizer's state stay the same. Any optimizer whose update of
-// an element looks at that element alone serves. Every rank makes the same calls.
+// an element looks at that element alone serves. Values that a shard is given between steps, in its
+// memory or in other (torch::load of what torch::save wrote on this rank), are taken; UserError, at
+// the next forward, for a parameter of another shape, dtype or device. Every rank makes the same
+// calls.
 #pragma once
 
 #include <memory>
@@ -102,12 +105,13 @@ class ShardedModule {
   ShardedModule& operator=(const ShardedModule&) = delete;
   ShardedUnits& units() const { return *units_; }
   const Group& group() const { return group_; }
-  // UserError if parameters were moved, replaced or added since wrapping, or a backward has not
-  // come to its end.
+  // UserError if parameters were replaced or added since wrapping, or a backward has not come to
+  // its end. (Moved ones the units refuse.)
   void before_forward() const;
   // UserError that names the units whose shards were used as if they were whole.
   void after_forward() const;
-  // In a handler of what a forward threw: the same with the names of units that were not called.
+  // In a handler of what a forward threw: the same, with the names of units whose shards were used,
+  // or, where none are known to, may have been.
   [[noreturn]] void explain() const;
 
  private:

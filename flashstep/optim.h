@@ -40,7 +40,8 @@ double learning_rate_at(const Schedule& schedule, int64_t step);
 
 // Clips the gradients that `optimizer` uses to the global L2 norm `max_norm`, by the factor
 // min(1, max_norm / (norm + 1e-6)) of torch's clip_grad_norm_, and returns the norm before, ()
-// float32. Right wherever they lie: of a ShardedOptimizer all ranks call it, and get the same bits.
+// float32. Right wherever they lie: of a ShardedOptimizer, and of an optimizer of a fully sharded
+// module's parameters, all ranks call it, and get the same bits.
 // UserError unless max_norm is above 0.
 torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm);
 
@@ -48,8 +49,8 @@ torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters);
 // Those that `optimizer` uses, of which a sharded optimizer may have this rank's pieces alone.
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer);
-// Their L2 norm over all ranks, () float32; of a ShardedOptimizer all ranks call it, and get the
-// same bits. `gradients`: gradients_of(optimizer).
+// Their L2 norm over all ranks, () float32, as clip_grad_norm() takes it. `gradients`:
+// gradients_of(optimizer).
 torch::Tensor global_norm(torch::optim::Optimizer& optimizer,
                           const std::vector<torch::Tensor>& gradients);
 

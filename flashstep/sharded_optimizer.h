@@ -68,7 +68,9 @@ struct ShardOptions {
   // A second backward before that, outside of no_sync, is refused by a wrapped module. (Strategies
   // without buckets go on giving every rank all means, which is right too.) The first step, and the
   // first of a resumed run, holds all gradients whole, for nothing is sent before the end of its
-  // backward. The reducer must outlive the optimizer. Null: .grad holds the means on every rank.
+  // backward. Null: .grad holds the means on every rank.
+  // kWhole: asked whether .grad holds means. Of either mode a step after backwards under no_sync
+  // alone is then refused. It must outlive the optimizer.
   GradientReducer* reducer = nullptr;
   // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
   // there too: chosen (chosen_flat_bytes).
@@ -206,7 +208,9 @@ inline constexpr bool takes_gradients_of_any_dtype = requires {
 template <typename Inner>
 class ShardedOptimizer : public ShardedOptimizerBase {
  public:
-  // The group must outlive the optimizer. UserError for an optimizer that cannot be divided so.
+  // The group must outlive the optimizer. UserError for an optimizer that cannot be divided so, for
+  // shards of a fully sharded module, and, on all ranks, one that names the first option or
+  // parameter in which two ranks differ.
   template <typename Options>
   ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    const Options& options, const Group& group, const ShardOptions& shards = {})
@@ -241,7 +245,7 @@ class ShardedOptimizer : public ShardedOptimizerBase {
 
  private:
   static ShardOptions with_reducer(ShardOptions shards, GradientReducer& reducer) {
-    if (shards.mode == ShardMode::kFlat) shards.reducer = &reducer;
+    shards.reducer = &reducer;
     return shards;
   }
   static const ShardOptions& checked(const ShardOptions& shards) {

@@ -51,6 +51,13 @@ class UnitsObject : public torch::CustomClassHolder {
     for (size_t i = 0; i < names.size(); ++i) whole.emplace_back(names[i], tensors.at(i));
     units_->load(whole);
   }
+  // For optimizers, which know parameters alone.
+  static Tensor norm_of_gradients(std::vector<Tensor> parameters) {
+    return flashstep::norm_of_gradients(parameters);
+  }
+  static Tensor norm_over_shards(Tensor own, std::vector<Tensor> parameters) {
+    return flashstep::norm_over_shards(own, parameters);
+  }
   int64_t gathered_bytes() { return units_->gathered_bytes(); }
   std::string transport() { return units_->transport(); }
   // Calls what Python has registered under `number`, in a thread of autograd's.
@@ -102,6 +109,8 @@ void register_fully_sharded(torch::Library& library) {
       .def("abandon", for_ranks(&UnitsObject::abandon))
       .def("is_unfinished", for_ranks(&UnitsObject::is_unfinished))
       .def("clip_grad_norm", for_ranks(&UnitsObject::clip_grad_norm))
+      .def_static("norm_of_gradients", for_ranks(&UnitsObject::norm_of_gradients))
+      .def_static("norm_over_shards", for_ranks(&UnitsObject::norm_over_shards))
       .def("gather", for_ranks(&UnitsObject::gather))
       .def("load", for_ranks(&UnitsObject::load))
       .def("update_in_backward", for_ranks(&UnitsObject::update_in_backward))

@@ -49,20 +49,20 @@ using Pieces = std::tuple<std::vector<Tensor>, std::vector<int64_t>, std::vector
 
 class OptimizerShards : public torch::CustomClassHolder {
  public:
-  // Parameters and pieces are named by the order in which they came.
+  // Parameters and pieces are named by the order in which they came. Ranks compare `lines`, too.
   OptimizerShards(c10::intrusive_ptr<GroupObject> group,
                   std::optional<c10::intrusive_ptr<GradientMeans>> means,
                   std::vector<Tensor> parameters, const std::string& mode, double part_megabytes,
-                  bool peer_copies)
+                  bool peer_copies, const std::vector<std::string>& lines)
       : group_(std::move(group)), means_(std::move(means)) {
     ShardOptions options;
     options.mode = mode == "flat" ? ShardMode::kFlat : ShardMode::kWhole;
     options.part_megabytes = part_megabytes;
     options.peer_copies = peer_copies;
-    if (means_ && options.mode == ShardMode::kFlat) options.reducer = &(*means_)->reducer();
+    if (means_) options.reducer = &(*means_)->reducer();
     NamedTensors named;
     for (const Tensor& parameter : parameters) named.emplace_back(str(named.size()), parameter);
-    plan_ = make_shard_plan(named, group_->group(), options);
+    plan_ = make_shard_plan(named, group_->group(), options, lines);
   }
 
   Pieces add(std::vector<Tensor> parameters, std::vector<int64_t> groups) {
@@ -85,7 +85,7 @@ class OptimizerShards : public torch::CustomClassHolder {
     return result;
   }
 
-  void begin() { plan_->bring_gradients(own_); }
+  void begin() { plan_->begin_update(own_); }
   int64_t parts() { return static_cast<int64_t>(plan_->parts()); }
   void send(int64_t part) { plan_->send(static_cast<size_t>(part)); }
   void finish() {
@@ -177,9 +177,11 @@ class OptimizerShards : public torch::CustomClassHolder {
 
 c10::intrusive_ptr<OptimizerShards> make_optimizer_shards(
     c10::intrusive_ptr<GroupObject> group, std::optional<c10::intrusive_ptr<GradientMeans>> means,
-    std::vector<Tensor> parameters, std::string mode, double part_megabytes, bool peer_copies) {
-  return c10::make_intrusive<OptimizerShards>(
-      std::move(group), std::move(means), std::move(parameters), mode, part_megabytes, peer_copies);
+    std::vector<Tensor> parameters, std::string mode, double part_megabytes, bool peer_copies,
+    std::vector<std::string> lines) {
+  return c10::make_intrusive<OptimizerShards>(std::move(group), std::move(means),
+                                              std::move(parameters), mode, part_megabytes,
+                                              peer_copies, lines);
 }
 
 }  // namespace

@@ -118,7 +118,10 @@ void BucketReduction::keep_means() {
 void BucketReduction::fired(int64_t index) {
   const std::lock_guard lock(mutex_);
   norm_is_known_ = false;
-  if (!is_enabled()) return;
+  if (!is_enabled()) {
+    added_up_ = true;
+    return;
+  }
   check_capture(parameters_.tensors[index].device());
   Count& count = counts_[index];
   ++count.fired;
@@ -315,6 +318,7 @@ void BucketReduction::begin_next_step() {
 void BucketReduction::forget_counts() {
   for (Count& count : counts_) count.fired = 0;
   came_again_.reset();
+  added_up_ = false;
 }
 
 void BucketReduction::forget_step() {

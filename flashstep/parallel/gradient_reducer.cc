@@ -9,6 +9,7 @@
 #include "flashstep/parallel/bucket_reduction.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/torch_reduction.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 namespace {
@@ -64,6 +65,10 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters, cons
   require(!options.communication_dtype || at::isFloatingType(*options.communication_dtype),
           "[parallel] expected a floating-point communication_dtype");
   ReducedParameters chosen = choose(parameters, names);
+  require(
+      divided_tensors(chosen.tensors).empty(),
+      "[parallel] expected parameters that every rank has whole, got shards of a fully sharded ",
+      "module, whose backward ends with their means already");
   check_agreement(options, group);
   check_agreement(chosen, group);
   if (bucket_size_is_chosen_)
@@ -77,6 +82,7 @@ void GradientReducer::prepare_for_backward() { reduction_->prepare_for_backward(
 void GradientReducer::finish_gradient_synchronization() { reduction_->finish(); }
 bool GradientReducer::is_unfinished() const { return reduction_->is_unfinished(); }
 bool GradientReducer::holds_divided_means() const { return reduction_->holds_divided_means(); }
+bool GradientReducer::holds_local_gradients() const { return reduction_->holds_local_gradients(); }
 at::Tensor GradientReducer::gradient_norm() const { return reduction_->gradient_norm(); }
 void GradientReducer::forget_step() { reduction_->forget_step(); }
 std::vector<int64_t> GradientReducer::bucket_order() const { return reduction_->order(); }

@@ -7,10 +7,8 @@
 #include "flashstep/error.h"
 
 namespace flashstep {
-namespace {
 
-// One parameter in one line.
-std::string describe(const at::Tensor& tensor, const std::string& name) {
+std::string line_of(const at::Tensor& tensor, const std::string& name) {
   const at::ScalarType dtype = tensor.scalar_type(), of_gradient = gradient_dtype(tensor);
   return flashstep::str(
       name, " of shape ", tensor.sizes(), ", strides ", tensor.strides(), ", ",
@@ -19,6 +17,8 @@ std::string describe(const at::Tensor& tensor, const std::string& name) {
       " on ", c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true),
       tensor.requires_grad() ? "" : ", frozen");
 }
+
+namespace {
 
 std::string yes_or_no(bool value) { return value ? "yes" : "no"; }
 
@@ -49,7 +49,7 @@ void check_agreement(const ReducerOptions& options, const Group& group) {
 void check_agreement(const ReducedParameters& parameters, const Group& group) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
-    lines.push_back(describe(parameters.tensors[i], parameters.names[i]));
+    lines.push_back(line_of(parameters.tensors[i], parameters.names[i]));
   }
   const auto difference = first_difference(lines, group);
   if (!difference) return;
@@ -61,6 +61,12 @@ void check_agreement(const ReducedParameters& parameters, const Group& group) {
                      difference->line, " is ", or_none(difference->first), " on rank 0 and ",
                      or_none(difference->other), " on rank ", difference->rank),
       difference->line < parameters.names.size() ? parameters.names[difference->line] : "");
+}
+
+bool Reduction::holds_local_gradients() const {
+  return added_up_ && group_.world_size() > 1 &&
+         std::ranges::any_of(parameters_.tensors,
+                             [](const at::Tensor& tensor) { return tensor.grad().defined(); });
 }
 
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names) {

@@ -1,6 +1,7 @@
 // What GradientReducer does, per strategy. BucketReduction is ours, TorchReduction c10d's.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +29,9 @@ void check_agreement(const ReducedParameters& parameters, const Group& group);
 void check_agreement(const std::vector<int64_t>& missing, const ReducedParameters& parameters,
                      const Group& group);
 
+// One parameter in one line, to be compared.
+std::string line_of(const at::Tensor& tensor, const std::string& name);
+
 // "fc1.weight, fc2.bias and 3 more"
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names);
 
@@ -44,6 +48,8 @@ class Reduction {
   virtual void finish() = 0;
   virtual bool is_unfinished() const = 0;
   virtual void forget_step() {}
+  // GradientReducer's.
+  bool holds_local_gradients() const;
   virtual std::string transport() const = 0;
   virtual std::vector<int64_t> order() const { return {}; }
   virtual void set_order(const std::vector<int64_t>& /*order*/, double /*bucket_megabytes*/) {}
@@ -68,6 +74,7 @@ class Reduction {
   const std::vector<at::ScalarType> gradient_dtypes_;
   const Group& group_;
   ReducerOptions options_;
+  std::atomic<bool> added_up_ = false;  // by a backward under no_sync, since the last finish()
 
  private:
   int no_sync_depth_ = 0;

@@ -13,6 +13,7 @@
 
 namespace flashstep {
 
+class GradientReducer;
 class Group;
 struct ShardOptions;
 
@@ -43,6 +44,10 @@ class ShardPlan {
   // Elements of trainable parameters, by rank.
   virtual std::vector<int64_t> elements_by_rank() const = 0;
 
+  // bring_gradients(), first: UserError where gradients are this rank's own still.
+  void begin_update(const std::vector<OwnPiece>& own);
+  // Whose means the gradients are; it must outlive the plan.
+  void use_means_of(const GradientReducer* reducer) { means_ = reducer; }
   // Begins an update: sees to it that every piece has its gradient in inner.grad(), undefined for
   // none.
   virtual void bring_gradients(const std::vector<OwnPiece>& own) = 0;
@@ -60,11 +65,16 @@ class ShardPlan {
   virtual void finish() = 0;
   // What sent them last: "copies", "NCCL", "Gloo"; "" if nothing was sent yet.
   virtual std::string transport() const = 0;
+
+ private:
+  const GradientReducer* means_ = nullptr;  // null: not known
 };
 
 // A plan for an optimizer of these parameters, which add() gives it: flat tensors are sized by
-// them. `group`, and options.reducer, must outlive it.
+// them. `group`, and options.reducer, must outlive it. All ranks call it: UserError, on all of
+// them, that names the first parameter, option or line of `lines` in which two ranks differ.
 std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const Group& group,
-                                           const ShardOptions& options);
+                                           const ShardOptions& options,
+                                           const std::vector<std::string>& lines = {});
 
 }  // namespace flashstep

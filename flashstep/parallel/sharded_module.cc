@@ -187,11 +187,15 @@ void ShardedModule::explain() const {
   } catch (const c10::DistError&) {
     throw;
   } catch (const c10::Error& error) {
-    std::vector<std::string> names;
+    std::vector<std::string> used, names;
     for (size_t u = 0; u + 1 < units_->unit_count(); ++u) {
-      if (!units_->was_called(u)) names.push_back(units_->unit_name(u));
+      if (units_->was_called(u)) continue;
+      names.push_back(units_->unit_name(u));
+      if (units_->was_called_past(u)) used.push_back(names.back());
     }
     if (names.empty()) throw;
+    const bool is_known = !used.empty();
+    if (is_known) names = used;
     constexpr size_t kMost = 3;
     std::string others;
     if (names.size() > kMost) {
@@ -199,9 +203,13 @@ void ShardedModule::explain() const {
       names.resize(kMost);
     }
     const std::string sentence = error.what_without_backtrace();
-    throw UserError(str("[fully sharded] ", sentence.substr(0, sentence.find('\n')),
-                        " (not called by flashstep::run(unit, ...) in this forward, and so not ",
-                        "whole: ", join(names), others, ")"));
+    const std::string first_line = sentence.substr(0, sentence.find('\n'));
+    const std::string these = join(names) + others;
+    throw UserError(
+        is_known ? str("[fully sharded] ", first_line, " (not called by flashstep::run(unit, ...) ",
+                       "in this forward, and so not whole: ", these, ")")
+                 : str("[fully sharded] ", first_line, " (should it come from one of ", these,
+                       ": these are whole only where flashstep::run(unit, ...) calls them)"));
   }
 }
 

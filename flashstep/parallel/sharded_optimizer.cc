@@ -1,18 +1,16 @@
 #include "flashstep/sharded_optimizer.h"
 
-#include <limits>
 #include <optional>
+#include <sstream>
 #include <utility>
 
+#include "flashstep/base/hash.h"
 #include "flashstep/ops.h"
-#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
-#include "flashstep/parallel/cost.h"
-#include "flashstep/parallel/flat_shards.h"
 #include "flashstep/parallel/optimizer_state.h"
+#include "flashstep/parallel/shard_plan.h"
 #include "flashstep/parallel/shards.h"
 #include "flashstep/parallel/state_pieces.h"
-#include "flashstep/parallel/whole_shards.h"
 
 namespace flashstep {
 namespace {
@@ -20,37 +18,6 @@ namespace {
 using torch::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
-
-double chosen_bytes(const NamedTensors& parameters, const Group& group,
-                    const GradientReducer* reducer) {
-  std::vector<Tensor> trained;
-  double bytes = 0;
-  for (const auto& [name, parameter] : parameters) {
-    if (!parameter.requires_grad()) continue;
-    trained.push_back(parameter);
-    bytes += static_cast<double>(parameter.nbytes());
-  }
-  // A reducer's buckets hold gradients, in the dtypes that its ranks have agreed on.
-  for (size_t i = 0; reducer != nullptr && i < reducer->reduced_parameters().size(); ++i) {
-    const Tensor& parameter = reducer->reduced_parameters()[i];
-    const auto own = static_cast<double>(c10::elementSize(reducer->gradient_dtypes()[i]));
-    bytes += static_cast<double>(parameter.numel()) *
-             (own - static_cast<double>(parameter.element_size()));
-  }
-  return chosen_flat_bytes(bytes, goes_through_nccl(trained, group), group.world_size());
-}
-
-// Flat tensors are the reducer's buckets where there is a reducer.
-double flat_bytes(const NamedTensors& parameters, const Group& group, const ShardOptions& options) {
-  double megabytes = options.bucket_megabytes;
-  if (options.reducer != nullptr) {
-    const ReducerOptions& reducer = options.reducer->options();
-    if (reducer.strategy == Strategy::kFlat) return std::numeric_limits<double>::infinity();
-    megabytes = options.reducer->bucket_size_is_chosen() ? 0 : reducer.bucket_megabytes;
-  }
-  return megabytes > 0 ? megabytes * kBytesPerMegabyte
-                       : chosen_bytes(parameters, group, options.reducer);
-}
 
 // While it lives, gradients of another dtype than their parameter's are copies in that one.
 class WidenedGradients {
@@ -98,20 +65,30 @@ class GrowingVersions {
   std::vector<std::pair<Tensor, uint32_t>> before_;
 };
 
-}  // namespace
-
-std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const Group& group,
-                                           const ShardOptions& options) {
-  require(options.bucket_megabytes >= 0 && options.part_megabytes > 0,
-          "[ShardedOptimizer] expected bucket_megabytes of at least 0 (0: chosen) and ",
-          "part_megabytes above 0, got ", options.bucket_megabytes, " and ",
-          options.part_megabytes);
-  const double part_bytes = options.part_megabytes * kBytesPerMegabyte;
-  if (options.mode == ShardMode::kWhole)
-    return std::make_unique<WholeShards>(group, part_bytes, options.peer_copies);
-  return std::make_unique<FlatShards>(group, flat_bytes(parameters, group, options), part_bytes,
-                                      options.reducer, options.peer_copies);
+// What ranks compare of groups. An optimizer may keep its options to itself; then their rate and
+// number are all there is to compare.
+std::vector<std::string> lines_of(const std::vector<OptimizerParamGroup>& groups) {
+  std::vector<std::string> lines;
+  for (const OptimizerParamGroup& group : groups) {
+    const std::string whose = str(" of parameter group ", lines.size());
+    std::string line = str(group.params().size(), " parameters");
+    if (group.has_options()) {
+      try {
+        line += str(", learning rate ", group.options().get_lr());
+        torch::serialize::OutputArchive archive;
+        group.options().serialize(archive);
+        std::ostringstream bytes;
+        archive.save_to(bytes);
+        line += str(", options ", hash_bytes(bytes.str()).substr(0, 8));
+      } catch (const c10::Error&) {  // they do not tell
+      }
+    }
+    lines.push_back(line + whose);
+  }
+  return lines;
 }
+
+}  // namespace
 
 ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
@@ -122,7 +99,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
       mode_(options.mode),
       takes_any_gradients_(takes_any_gradients),
       make_inner_(std::move(make_inner)),
-      plan_(make_shard_plan(numbered_parameters(), group, options)) {
+      plan_(make_shard_plan(numbered_parameters(), group, options, lines_of(param_groups_))) {
   reconcile();
 }
 
@@ -220,7 +197,7 @@ void ShardedOptimizerBase::update_with(const std::function<void(Optimizer& inner
   consolidated_.reset();
   reconcile();
   carry_options();
-  plan_->bring_gradients(own_);
+  plan_->begin_update(own_);
   const auto all = [](const OwnPiece&) { return true; };
   try {
     for (size_t part = 0; part < plan_->parts(); ++part) {

@@ -23,6 +23,7 @@
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/cost.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/stored_tensors.h"
@@ -73,9 +74,26 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
         trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
   }
 
+  ~Engine() override {
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) forget_divided(t.tensor);
+    }
+  }
+
+  // For optimizers, which know parameters alone.
+  void note_all_divided() {
+    if (groups_.shards->world_size() == 1) return;
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        if (t.is_divided) note_divided(t.tensor, weak_from_this());
+      }
+    }
+  }
+
   void begin_forward(size_t unit) override {
     const std::lock_guard lock(mutex_);
     if (unit == root()) {
+      if (!is_in_backward()) take_values();  // all, before anything is sent
       if (copies_ && !is_in_backward()) copies_->begin();
       order_.begin();
       for (Use& use : uses_) use.was_called = false;
@@ -159,6 +177,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     return norm;
   }
 
+  const Group& shard_group() const override { return *groups_.shards; }
+  bool updates_in_backward() const override { return update_ != nullptr; }
+
   void update_in_backward(std::function<void(const Tensor& not_finite)> update) override {
     const std::lock_guard lock(mutex_);
     update_ = std::move(update);
@@ -166,6 +187,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   }
 
   NamedTensors gather(std::optional<int> to) const override {
+    take_values();
     NamedTensors result;
     const bool keeps = !to || *to == group_.rank();
     for (const ShardedUnit& unit : units_) {
@@ -178,6 +200,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   }
 
   NamedTensors gather_evenly() const override {
+    take_values();
     NamedTensors result;
     std::vector<size_t> bytes(static_cast<size_t>(groups_.shards->world_size()));  // by rank
     for (const ShardedUnit& unit : units_) {
@@ -209,6 +232,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   void load_parts(const std::function<Tensor(const Shard& shard)>& part) override {
     const at::NoGradGuard no_grad;
+    take_values();
     const std::vector<Shard> all = shards();
     auto shard = all.begin();
     for (const ShardedUnit& unit : units_) {
@@ -235,6 +259,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     bool in_backward = false;  // its whole gradients are being collected
     size_t awaited = 0;        // gradients that have not come yet
   };
+  void take_values() const {
+    for (ShardedUnit& unit : units_) unit.take_values();
+  }
   size_t root() const { return units_.size() - 1; }
   int64_t begin_of(const ShardedTensor& t) const {
     return t.is_divided ? std::min<int64_t>(groups_.shards->rank() * t.part, t.numel) : 0;
@@ -451,7 +478,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   at::Device device_ = at::kCPU;
   std::unique_ptr<UnitCopies> copies_;  // null: collectives
   std::string transport_;
-  std::vector<ShardedUnit> units_;  // the last is the root
+  mutable std::vector<ShardedUnit> units_;  // the last is the root; mutable: take_values()
   std::vector<Use> uses_;
   std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index
   UnitOrder order_;                                // of all but the root
@@ -488,7 +515,9 @@ void ShardedUnits::load(const NamedTensors& whole) {
 
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options) {
-  return std::make_shared<Engine>(units, group, options);
+  auto engine = std::make_shared<Engine>(units, group, options);
+  engine->note_all_divided();
+  return engine;
 }
 
 }  // namespace flashstep

@@ -46,6 +46,19 @@ Tensor as_whole(const Tensor& memory, const std::vector<int64_t>& sizes,
   return memory.as_strided(sizes, strides, memory.storage_offset());
 }
 
+// Whether the tensor still looks into the memory that it was given here.
+bool is_over(const Tensor& tensor, const Tensor& given) {
+  const auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return storage == given.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
+         tensor.storage_offset() == given.storage_offset() &&
+         tensor.scalar_type() == given.scalar_type() && tensor.sizes() == given.sizes();
+}
+
+std::string kind_of(const Tensor& tensor) {
+  return flashstep::str(c10::toString(tensor.scalar_type()), " of shape ", tensor.sizes(), " on ",
+                        tensor.device());
+}
+
 }  // namespace
 
 ShardedUnit::ShardedUnit(const UnitOfTensors& tensors, const Group& group,
@@ -119,9 +132,27 @@ void ShardedUnit::make_room() {
   free_memory(room_);
 }
 
+void ShardedUnit::take_values() {
+  at::NoGradGuard no_grad;
+  for (ShardedTensor& t : tensors_) {
+    const Tensor& given = state_ == State::kWhole ? t.view : t.shard;
+    if (is_over(t.tensor, given)) continue;
+    require(state_ == State::kSharded && t.tensor.layout() == at::kStrided &&
+                kind_of(t.tensor) == kind_of(t.shard),
+            "[fully sharded] expected ", t.name, " as it was wrapped, ", kind_of(given),
+            ", but it was moved, converted or given other values, ", kind_of(t.tensor),
+            ": move and convert a module before wrapping it; load_full_parameters() takes whole ",
+            "values");
+    t.shard.copy_(t.tensor.detach());
+    t.tensor.set_data(t.shard);
+    note_written(t.tensor);
+  }
+}
+
 void ShardedUnit::start_gather(SideStream& stream) {
   if (state_ != State::kSharded) return;
   at::NoGradGuard no_grad;
+  take_values();
   // On the current stream, whose earlier work may have used the same memory.
   if (room_bytes_ > 0)
     give_memory(room_, messages_->memory(static_cast<size_t>(room_bytes_)), room_bytes_);

@@ -35,6 +35,9 @@ class ShardedUnit {
   void finish_gather(SideStream& stream);
   bool is_whole() const { return state_ == State::kWhole; }
   bool is_sharded() const { return state_ == State::kSharded; }
+  // Values that its tensors were given in other memory (torch::load, set_data) go into the shards.
+  // UserError for what no shard can take.
+  void take_values();
   // Its tensors are shards, and what was whole has no memory.
   void reshard(SideStream& stream);
   int64_t gathered_bytes() const { return static_cast<int64_t>(room_.storage().nbytes()); }

@@ -4,8 +4,19 @@
 
 #include "flashstep/optim.h"
 #include "flashstep/sharded_optimizer.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
+namespace {
+
+std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
+}
+
+}  // namespace
 
 torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm) {
   if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer))
@@ -16,16 +27,13 @@ torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm
   return norm;
 }
 
-}  // namespace flashstep
-
-namespace flashstep {
-
 using torch::Tensor;
 
 Tensor global_norm(torch::optim::Optimizer& optimizer, const std::vector<Tensor>& gradients) {
   if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer))
     return sharded->global_norm(gradients);
-  return grad_norm(gradients);
+  const std::vector<Tensor> parameters = parameters_of(optimizer);
+  return divided_tensors(parameters).empty() ? grad_norm(gradients) : norm_of_gradients(parameters);
 }
 
 std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
@@ -41,10 +49,7 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
 std::vector<Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
   auto* const sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer);
   if (sharded != nullptr && sharded->gradients_are_divided()) return sharded->gradients();
-  std::vector<Tensor> parameters;
-  for (const auto& group : optimizer.param_groups())
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  return gradients_of(parameters);
+  return gradients_of(parameters_of(optimizer));
 }
 
 }  // namespace flashstep

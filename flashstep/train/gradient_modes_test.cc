@@ -10,6 +10,7 @@
 
 #include "flashstep/amp.h"
 #include "flashstep/data_parallel.h"
+#include "flashstep/fully_sharded.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
@@ -119,6 +120,47 @@ TEST(GradientModes, ScaledGradientsThatOverflowAreSkippedOnAllRanks) {
       expect_close(*net.module(), *expected);
     }
   });
+}
+
+// By an optimizer that knows nothing but shards.
+TEST(GradientModes, OfAFullyShardedModuleAllRanksClipAndSkip) {
+  const auto [toy, norm_of_toy] = reference_step(1e-3);
+  for (const int ranks : {2, 4}) {  // 4: two replicas
+    testing::run_ranks(ranks, [&](const Environment& environment) {
+      const Group group(environment);
+      torch::manual_seed(5);
+      FullyShardedDataParallel net(std::make_shared<PlainToy>(), group, {.shard_ranks = 2});
+      torch::optim::SGD optimizer(net.parameters(), SGDOptions(0.1));
+      GradientScaler scaler(torch::kCPU, {.initial_scale = 1024});
+      const auto start = net.gather_full_parameters();
+      for (const bool overflows : {true, false}) {
+        SCOPED_TRACE(overflows);
+        optimizer.zero_grad();
+        scaler.scale_loss(net(own_rows(group)).square().mean()).backward();
+        if (overflows && group.rank() % 2 == 1)
+          net.module()->fc3->weight.mutable_grad().fill_(INFINITY);
+        const Tensor found_inf = scaler.unscale(optimizer);
+        EXPECT_EQ(found_inf.item<float>(), overflows ? 1 : 0);
+        const double norm = clip_grad_norm(optimizer, 1e-3).item<double>();
+        EXPECT_EQ(std::isfinite(norm), !overflows);
+        if (!overflows) {
+          EXPECT_NEAR(norm, norm_of_toy, 1e-6 * norm_of_toy);
+        }
+        scaler.step(optimizer, found_inf);
+        EXPECT_EQ(scaler.scale().item<float>(), 512);
+        const auto expected = toy->named_parameters();
+        const auto now = net.gather_full_parameters();
+        for (size_t i = 0; i < now.size(); ++i) {
+          const Tensor& value = overflows ? start[i].second : expected[now[i].first];
+          EXPECT_TRUE(testing::close(now[i].second, value.detach(), overflows ? 0 : 1e-6))
+              << now[i].first;
+        }
+      }
+      net.step_in_backward(optimizer);
+      net(own_rows(group)).square().mean().backward();
+      testing::expect_sentence([&] { clip_grad_norm(optimizer, 1); }, {"gradients to clip"});
+    });
+  }
 }
 
 }  // namespace

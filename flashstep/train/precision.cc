@@ -6,6 +6,7 @@
 #include "flashstep/error.h"
 #include "flashstep/optim.h"
 #include "flashstep/sharded_optimizer.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 
@@ -65,8 +66,12 @@ Tensor GradientScaler::unscale(const std::vector<Tensor>& gradients) const {
 Tensor GradientScaler::unscale(torch::optim::Optimizer& optimizer) const {
   Tensor found_inf = unscale(gradients_of(optimizer));
   const auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer);
-  if (sharded == nullptr || !sharded->gradients_are_divided()) return found_inf;
-  return norm_over_ranks(found_inf, sharded->group()).gt(0).to(at::kFloat);
+  if (sharded != nullptr && sharded->gradients_are_divided())
+    return norm_over_ranks(found_inf, sharded->group()).gt(0).to(at::kFloat);
+  std::vector<Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return norm_over_shards(found_inf, parameters).gt(0).to(at::kFloat);
 }
 
 void GradientScaler::step(torch::optim::Optimizer& optimizer, const Tensor& found_inf) {

@@ -8,6 +8,7 @@ from ._checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ._data import BatchSampler
 from ._data_parallel import DistributedDataParallel
 from ._fully_sharded import FullyShardedDataParallel
+from ._grad_scaler import GradScaler
 from ._library import __version__
 from ._optim import AdamW, cosine_learning_rate
 from ._operators import (
@@ -32,6 +33,7 @@ __all__ = [
     "DistributedDataParallel",
     "FlashAttention",
     "FullyShardedDataParallel",
+    "GradScaler",
     "ShardedOptimizer",
     "TiledFlashAttention",
     "Tokenizer",

@@ -14,6 +14,9 @@ from ._group import Wrapper, give_parts, group_of, make_hook_table, require_modu
 from ._library import classes, keep_update
 
 
+wrapped: weakref.WeakSet[FullyShardedDataParallel] = weakref.WeakSet()  # those that there are
+
+
 def _elements_of_lists(module: nn.Module) -> list[str]:
     """The elements of every ModuleList and Sequential: the blocks of most models."""
     return [
@@ -37,7 +40,7 @@ class FullyShardedDataParallel(Wrapper):
 
     Between steps model.parameters() are this rank's shards, (n, 1, 1) where they are divided, in the dtype that they
     were made in: the same objects under the same names, for any optimizer whose update of an element looks at that
-    element alone.
+    element alone. torch's clip_grad_norm_ and GradScaler ask one rank's shards alone: call flashstep's.
     Every rank makes the same calls. Parameters start as rank 0's; where the sizes are not divisible the last rank
     has less, or nothing.
 
@@ -105,6 +108,7 @@ class FullyShardedDataParallel(Wrapper):
             shard_ranks,
             peer_copies,
         )
+        wrapped.add(self)
         self._root = len(names)
         for number, name in enumerate(names):
             self._watch_unit(number, modules[name])

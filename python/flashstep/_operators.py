@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._library import operators
+from ._fully_sharded import wrapped
+from ._library import classes, operators
 
 _attention = operators.attention.default
 _attention_with_logsumexp = operators.attention_with_logsumexp.default
@@ -157,14 +158,18 @@ def clip_grad_norm_(parameters: Any, max_norm: float) -> Tensor:
     """Scales gradients down to the global L2 norm `max_norm`; returns the norm before, () float32. Nothing is read
     back.
 
-    `parameters`: a tensor, an iterable of tensors, or a ShardedOptimizer or FullyShardedDataParallel, whose
-    gradients may lie divided on the ranks; then all ranks call it, and get the same bits.
+    `parameters`: a tensor, an iterable of tensors, or a ShardedOptimizer or FullyShardedDataParallel. Where gradients
+    lie divided on the ranks, those of a FullyShardedDataParallel's parameters too, all ranks call it, and get the
+    same bits.
     """
     if hasattr(parameters, "clip_grad_norm_"):
         return parameters.clip_grad_norm_(max_norm)
     found: Iterable[Tensor] = [parameters] if isinstance(parameters, Tensor) else parameters
-    distinct = {id(parameter): parameter.grad for parameter in found}
-    gradients = [gradient for gradient in distinct.values() if gradient is not None]
-    norm = operators.grad_norm(gradients)
+    distinct = {id(parameter): parameter for parameter in found}
+    gradients = [parameter.grad for parameter in distinct.values() if parameter.grad is not None]
+    if wrapped and not torch.compiler.is_compiling():
+        norm = classes.ShardedUnits.norm_of_gradients(list(distinct.values()))
+    else:
+        norm = operators.grad_norm(gradients)
     operators.clip_to_norm_(gradients, norm, float(max_norm))
     return norm

@@ -23,7 +23,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     shards. "flat": equal parts of flat memory, for optimizers that update each element by itself: torch's,
     flashstep.AdamW, and classes with an attribute `updates_each_element_alone = True`. With `ddp`, the wrapped
     model, gradients are divided too (ZeRO-2): after backward() their `.grad` cannot be looked at; clip_grad_norm_()
-    and step() use them.
+    and step() use them. Of either, step() refuses gradients that only backwards under no_sync() have given.
     part_megabytes: an update goes in parts of about so many 10^6 bytes, in flight while the next is computed.
     peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
     """
@@ -79,9 +79,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._group, means = group_of(process_group), None
         every = [parameter for group in self.param_groups for parameter in group["params"]]
         self._shards = classes.OptimizerShards(
-            self._group, means, every, shards, float(part_megabytes), peer_copies
+            self._group, means, every, shards, float(part_megabytes), peer_copies, self._lines()
         )
         self._adopt()
+
+    def _lines(self) -> list[str]:
+        """What ranks compare of the groups."""
+        plain = (bool, int, float, str, tuple, type(None))
+        return [
+            ", ".join([f"{len(group['params'])} parameters"] + [f"{k} {v}" for k, v in options if isinstance(v, plain)])
+            + f" of parameter group {number}"
+            for number, group in enumerate(self.param_groups)
+            for options in [options_of(group).items()]
+        ]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)

@@ -103,6 +103,57 @@ def accumulates_clips_and_loads(rank, world_size):
     assert bool(only) == (rank == world_size - 1)
 
 
+def clips_and_skips_by_parameters(rank, world_size):
+    """As an optimizer does it, which knows shards alone: clipping, and fp16's steps that overflow on one rank."""
+    model, alone = flashstep.FullyShardedDataParallel(nets.Net()), nets.Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scaler = flashstep.GradScaler("cpu", init_scale=16.0)
+    for overflows in (True, False):
+        optimizer.zero_grad()
+        before = model.gather_full_parameters()
+        scaler.scale(nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size))).backward()
+        if overflows and rank == 1:
+            model.module.embed.weight.grad.fill_(float("inf"))
+        scaler.unscale_(optimizer)
+        norm = flashstep.clip_grad_norm_(model.parameters(), 0.05)
+        scaler.step(optimizer)
+        scaler.update()
+        now = model.gather_full_parameters()
+        assert all(torch.equal(now[name], before[name]) for name in now) == overflows
+        assert scaler.get_scale() == 8, scaler.get_scale()
+    nets.loss_of(alone, *nets.batch(0, ROWS * world_size)).backward()
+    torch.testing.assert_close(norm, torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.05), rtol=1e-4, atol=1e-5)
+    torch.optim.SGD(alone.parameters(), lr=1.0).step()
+    compare(model, alone, 1e-5)
+
+
+def takes_and_refuses_given_values(rank, world_size):
+    model = flashstep.FullyShardedDataParallel(nets.Net())
+    before = model.gather_full_parameters()
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+    compare_tensors(model.gather_full_parameters(), {name: tensor + 1 for name, tensor in before.items()})
+    for parameter in model.parameters():
+        parameter.data = parameter.data - 1
+    loss = nets.loss_of(model, *nets.batch(0, ROWS))
+    torch.testing.assert_close(loss, nets.loss_of(nets.Net(), *nets.batch(0, ROWS)))
+    loss.backward()
+    model.double()
+    for call in (lambda: model(nets.batch(0, ROWS)[0]), model.gather_full_parameters):
+        try:
+            call()
+        except ValueError as error:
+            assert "Double" in str(error) and "before wrapping" in str(error), error
+        else:
+            raise AssertionError("nothing was said")
+
+
+def compare_tensors(given, expected):
+    assert given.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(given[name], tensor, msg=lambda text, name=name: f"{name}: {text}")
+
+
 def recomputes_and_keeps(rank, world_size):
     torch.use_deterministic_algorithms(True)
     for make, options in (
@@ -174,6 +225,13 @@ class FullySharded(unittest.TestCase):
 
     def test_accumulation_clipping_loading(self):
         ranks.run(3, accumulates_clips_and_loads)
+
+    def test_clipping_and_skipping_by_parameters(self):
+        for world_size in (2, 3):
+            ranks.run(world_size, clips_and_skips_by_parameters)
+
+    def test_given_values(self):
+        ranks.run(2, takes_and_refuses_given_values)
 
     def test_recomputed_parts_and_options(self):
         ranks.run(2, recomputes_and_keeps)

@@ -152,6 +152,14 @@ def closures_and_new_groups(rank, world_size):
     same_weights(net, alone, "closure")
 
 
+def steps_without_means(shards):
+    model = flashstep.DistributedDataParallel(nets.Net())
+    optimizer = flashstep.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=1, shards=shards, ddp=model)
+    with model.no_sync():
+        nets.loss_of(model, *nets.batch(0, ROWS)).backward()
+    optimizer.step()
+
+
 def mistakes(rank, world_size):
     net = nn.Linear(3, 2)
     for call, text in (
@@ -163,6 +171,25 @@ def mistakes(rank, world_size):
             lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, part_megabytes=0),
             "part_megabytes above 0",
         ),
+        (
+            lambda: flashstep.ShardedOptimizer(
+                net.parameters(), torch.optim.SGD, lr=1, shards="flat" if rank else "whole"
+            ),
+            "mode whole on rank 0 and mode flat on rank 1",
+        ),
+        (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1 + rank), "lr 2"),
+        (
+            lambda: flashstep.ShardedOptimizer(list(net.parameters())[rank:], torch.optim.SGD, lr=1),
+            "2 parameters, lr 1",
+        ),
+        (
+            lambda: flashstep.ShardedOptimizer(
+                flashstep.FullyShardedDataParallel(nets.Net()).parameters(), torch.optim.SGD, lr=1
+            ),
+            "shards of a fully sharded module",
+        ),
+        (lambda: steps_without_means("whole"), "under no_sync alone"),
+        (lambda: steps_without_means("flat"), "under no_sync alone"),
     ):
         try:
             call()
