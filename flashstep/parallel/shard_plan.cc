@@ -71,9 +71,10 @@ void check_agreement(const NamedTensors& parameters, const Group& group,
 void check_whole(const NamedTensors& parameters) {
   std::vector<at::Tensor> tensors;
   for (const auto& [number, tensor] : parameters) tensors.push_back(tensor);
-  require(divided_tensors(tensors).empty(),
-          "[ShardedOptimizer] expected parameters that every rank has whole, got shards of a fully ",
-          "sharded module, whose state is divided with them: give them to the optimizer itself");
+  require(
+      divided_tensors(tensors).empty(),
+      "[ShardedOptimizer] expected parameters that every rank has whole, got shards of a fully ",
+      "sharded module, whose state is divided with them: give them to the optimizer itself");
 }
 
 }  // namespace

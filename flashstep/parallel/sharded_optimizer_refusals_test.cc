@@ -35,8 +35,7 @@ TEST(ShardedOptimizerRefusals, RanksThatDifferAreNamed) {
                             const ShardOptions& shards, const std::vector<std::string>& words) {
       expect_sentence([&] { Sharded(parameters, options, group, shards); }, words);
     };
-    expect(all, AdamWOptions(1e-2),
-           {.mode = differs ? ShardMode::kFlat : ShardMode::kWhole},
+    expect(all, AdamWOptions(1e-2), {.mode = differs ? ShardMode::kFlat : ShardMode::kWhole},
            {"[ShardedOptimizer]", "mode whole on rank 0", "mode flat on rank 2"});
     expect(differs ? fewer : all, AdamWOptions(1e-2), {},
            {"5 parameters", "on rank 0", "1 parameters", "on rank 2"});
