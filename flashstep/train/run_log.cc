@@ -60,18 +60,13 @@ void RunLog::add(int64_t step, double learning_rate, StepResult result) {
   look();
 }
 
-// Between two looks the host runs ahead of the device: a run goes on for less than
-// max_skipped_in_a_row steps behind the one at which it should have ended.
+// A device is not waited for: the host runs ahead of it, and hears of its steps when they are
+// flushed.
 void RunLog::look() {
-  const bool waits = !pending_.back().result.skipped.is_cpu();
-  const size_t unknown = pending_.size() - looked_at_;
-  if (waits && unknown < static_cast<size_t>(options_.max_skipped_in_a_row)) return;
-  std::vector<Tensor> flags;
-  for (size_t i = looked_at_; i < pending_.size(); ++i) flags.push_back(pending_[i].result.skipped);
-  const Tensor on_host = at::stack(flags).cpu();
-  for (const float* flag = on_host.const_data_ptr<float>(); looked_at_ < pending_.size(); ++flag) {
-    count_skipped(pending_[looked_at_++].step, *flag != 0);
-  }
+  const Pending& last = pending_.back();
+  if (!last.result.skipped.is_cpu()) return;
+  count_skipped(last.step, last.result.skipped.item<float>() != 0);
+  looked_at_ = pending_.size();
 }
 
 bool RunLog::is_due() const {

@@ -25,8 +25,8 @@ class RunLog {
   RunLog(const RunDirectory& directory, const Job& job, const LoopOptions& options,
          int64_t first_step, RunCounters counters);
 
-  // Update number `step` was started. Asks whether it and those before were skipped: at once where
-  // that costs nothing, on a GPU once in max_skipped_in_a_row steps, for which it waits.
+  // Update number `step` was started. Whether it was skipped is asked at once where that costs
+  // nothing, of a GPU's steps when they are flushed.
   void add(int64_t step, double learning_rate, StepResult result);
   // True when it is time to look: half a second has gone by, or many steps wait.
   bool is_due() const;
