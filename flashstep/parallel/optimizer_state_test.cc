@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/error.h"
-#include "flashstep/optim.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
@@ -179,7 +178,6 @@ TEST(OptimizerState, AParameterMayBeNamedTwice) {
   expect_repetitions_load<SGD>(SGDOptions(0.1).momentum(0.9));
   expect_repetitions_load<RMSprop>(RMSpropOptions(0.01));
   expect_repetitions_load<Adagrad>(AdagradOptions(0.01));
-  expect_repetitions_load<flashstep::AdamW>(AdamWOptions(0.01));
 }
 
 // Of another module, whose tied parameter is another one, as many in all: no state is lost in
