@@ -172,18 +172,18 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
     if (group.rank() == 1) complex.optimizer[0].second = torch::ones({2}, torch::kComplexDouble);
     expect_failure("type", shared, complex, group);
 
-    // After the shares: what stands in the way of the name cannot be moved aside.
-    const fs::path blocked = checkpoint_directory(shared, 2);
+    // What is somebody else's and has the name makes room, and stays.
+    const fs::path taken = checkpoint_directory(shared, 2);
     if (group.is_first()) {
-      fs::create_directories(blocked);
-      fs::create_directories(fs::path(blocked) += ".replaced/more");
+      fs::create_directories(taken / "mine");
+      fs::create_directories(fs::path(taken) += ".replaced/more");
     }
     group.barrier();
-    expect_failure("name", shared, checkpoint_of(group, 2), group);
-    if (group.is_first()) {
-      fs::remove_all(blocked);
-      fs::remove_all(fs::path(blocked) += ".replaced");
-    }
+    save_checkpoint(shared, checkpoint_of(group, 2), 1, &group);
+    expect_whole_checkpoint(shared, 2, group);
+    EXPECT_TRUE(fs::exists(fs::path(taken) += "-2.replaced/mine"));
+    EXPECT_TRUE(fs::exists(fs::path(taken) += ".replaced/more"));
+    group.barrier();
     save_checkpoint(shared, checkpoint_of(group, 3), 1, &group);
     expect_whole_checkpoint(shared, 3, group);
   });
