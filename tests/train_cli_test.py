@@ -28,7 +28,7 @@ class TrainTest(TrainCommandTest):
         self.assertRegex(here.stdout, r"(?m)^block .* yes +- ")
         self.refused(["a GPU with a data sheet, such as H200", "\"K80\""], "train", "config.json", "--plan", "--card", "K80")
         self.refused(["such as 141GiB or 80GB", "\"much\""], "train", "config.json", "--plan", "--memory", "much")
-        self.refused(["1 to 1,048,576 ranks, got -1"], "train", "config.json", "--plan", "--ranks", -1)
+        self.refused(["from 1 to 1048576, got -1"], "train", "config.json", "--plan", "--ranks", -1)
         self.refused(["expected no card"], "train", "config.json", "--plan", "--device", "cpu", "--card", "H200")
         self.refused(["expected 2 processes (parallel.world_size), got 3"], "train", "config.json", "--plan", "--ranks", 3,
                      "--set", "parallel.world_size=2")
