@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp import grad_scaler
 
 from ._library import classes
 
 
-class GradScaler(torch.amp.GradScaler):
+class GradScaler(grad_scaler.GradScaler):
     """torch.amp.GradScaler for optimizers of a FullyShardedDataParallel's parameters: a step that one rank found an
     overflow for is skipped by all. (torch's own asks this rank's shards alone, so that one rank steps and another
     skips.) All ranks make the same calls. Of other optimizers it is torch's."""
