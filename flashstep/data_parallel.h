@@ -87,9 +87,8 @@ struct ReducerOptions {
   // over NCCL, copies hardly any of them.
   std::optional<bool> flat_buckets = std::nullopt;
   // Buckets in place between GPUs of one machine, under NCCL, are averaged by copies from GPU to
-  // GPU; false: by NCCL, as they are between machines. Takes up to 320 MiB of
-  // memory; the sums of more than two ranks are rounded differently. What each costs:
-  // docs/parallel.md.
+  // GPU; false: by NCCL, as they are between machines. Takes up to (W - 1) 160 MiB of memory; the
+  // sums of more than two ranks are rounded differently. What each costs: docs/parallel.md.
   bool peer_copies = true;
   // Means that come from other GPUs by copies stay where they arrive, from the third step on, and
   // .grad is a view of that memory: the next step writes over it, also where somebody has kept it.

@@ -96,11 +96,18 @@ void use_backends(bool flash, bool efficient, bool math, bool cudnn) {
 
 using Backend = std::optional<at::SDPBackend>;  // none: as PyTorch chooses by itself
 
-void use_only(const Backend& backend) {
-  const auto used = [&](at::SDPBackend one) { return backend.value_or(one) == one; };
-  use_backends(used(at::SDPBackend::flash_attention), used(at::SDPBackend::efficient_attention),
-               used(at::SDPBackend::math), used(at::SDPBackend::cudnn_attention));
-}
+// As long as it lives, LibTorch has this backend alone; then all again.
+class OnlyBackend {
+ public:
+  explicit OnlyBackend(const Backend& backend) {
+    const auto used = [&](at::SDPBackend one) { return backend.value_or(one) == one; };
+    use_backends(used(at::SDPBackend::flash_attention), used(at::SDPBackend::efficient_attention),
+                 used(at::SDPBackend::math), used(at::SDPBackend::cudnn_attention));
+  }
+  ~OnlyBackend() { use_backends(true, true, true, true); }
+  OnlyBackend(const OnlyBackend&) = delete;
+  OnlyBackend& operator=(const OnlyBackend&) = delete;
+};
 
 // What LibTorch says while it looks for a backend.
 class Reasons : public c10::WarningHandler {
@@ -119,6 +126,7 @@ class Reasons : public c10::WarningHandler {
 
 // Throws unless LibTorch computes the case with `backend`, the only one that is switched on.
 void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
+  const OnlyBackend only(backend);
   Reasons reasons;
   const c10::WarningUtils::WarningHandlerGuard listening(&reasons);
   const auto& inputs = round.inputs[0];
@@ -144,13 +152,10 @@ AttentionCandidate tensor_implementation(
 AttentionCandidate sdpa(const std::string& name, const Backend& backend = {}) {
   const bool matrices = backend == at::SDPBackend::math;
   return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
-    if (backend) {
-      use_only(backend);
-      verify_backend(*backend, round);
-    }
+    if (backend) verify_backend(*backend, round);
     return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
                                               const at::Tensor& v) {
-      use_only(backend);
+      const OnlyBackend only(backend);
       return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
     };
   });
@@ -196,7 +201,6 @@ AttentionCandidate our(const std::string& name, bool deterministic = false) {
     AttentionOptions options{.causal = round.c.causal, .implementation = name};
     if (deterministic) options.deterministic = true;
     return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-      use_only({});
       return attention(q, k, v, options);
     };
   });

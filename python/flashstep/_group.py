@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -16,6 +17,11 @@ def group_of(process_group: Any) -> Any:
     none."""
     if process_group is None:
         if not (dist.is_available() and dist.is_initialized()):
+            if os.environ.get("WORLD_SIZE", "1") != "1":  # each process would train a model of its own
+                raise ValueError(
+                    "[flashstep] expected torch.distributed.init_process_group() before, since WORLD_SIZE is "
+                    f"{os.environ['WORLD_SIZE']}, got no process group"
+                )
             return classes.Group(None)
         process_group = dist.group.WORLD
     if not isinstance(process_group, dist.ProcessGroup):

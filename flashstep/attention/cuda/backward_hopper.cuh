@@ -1,9 +1,11 @@
 // The backward pass on Hopper, by warpgroups, always in two passes: dK and dV, then dQ. Nothing is
 // added across blocks, so bits repeat.
 //
-// Formulas and forms are those of backward_keys.cuh and backward_queries.cuh: scores whose
-// accumulators are, without a way through shared memory, the left operands of the next products.
-// One warp copies by TMA, two warpgroups of 64 keys (or queries) compute.
+// Both passes are one kernel. A block's own rows (`left`: K and V, or Q and dO) stay in shared
+// memory while tiles of the others (`right`) come and go. Scores are left right^T in both, so that
+// their accumulators are, without a way through shared memory, the left operands of the next
+// products. One warp copies by TMA, two warpgroups of 64 left rows compute. Formulas are those of
+// backward_keys.cuh and backward_queries.cuh.
 #pragma once
 
 #include "flashstep/attention/cuda/backward_plan.h"
@@ -15,21 +17,27 @@
 
 namespace flashstep::attention_cuda {
 
+enum class GradientsOf { kKeys, kQueries };  // what a pass computes
+
+// K and V, Q and dO, or the other way round.
 struct BackwardMaps {
-  CUtensorMap q, grad_out, k, v;
+  CUtensorMap left[2], right[2];
 };
 
-// What both passes share: a block's own tiles (`left`: K and V, or Q and dO), the tiles of its
-// steps
-// (`right`), and the barriers.
-template <int kDim, int kRightRows, int kRightStages>
+// A block's tiles and the barriers that say what is there.
+template <GradientsOf kOf, int kDim>
 struct WarpgroupTiles {
-  static constexpr int kLeftRows = kWarpgroupRows, kGroups = kLeftRows / 64, kRight = kRightRows;
-  static constexpr int kStages = kRightStages;
+  static constexpr bool kOfKeys = kOf == GradientsOf::kKeys;
+  static constexpr int kLeftRows = kWarpgroupRows, kGroups = kLeftRows / 64;
+  static constexpr int kRightRows =
+      kOfKeys ? warpgroup_keys_tile(kDim).queries : warpgroup_queries_tile(kDim).keys;
+  static constexpr int kStages =
+      kOfKeys ? warpgroup_keys_tile(kDim).stages : warpgroup_queries_tile(kDim).stages;
   static constexpr int kColumns = (kDim + kSwizzledColumns - 1) / kSwizzledColumns;
-  static constexpr int kLeftColumn = kLeftRows * kSwizzledRow, kRightColumn = kRight * kSwizzledRow;
+  static constexpr int kLeftColumn = kLeftRows * kSwizzledRow;
+  static constexpr int kRightColumn = kRightRows * kSwizzledRow;
   static constexpr int kLeftBytes = kColumns * kLeftColumn, kRightBytes = kColumns * kRightColumn;
-  static constexpr int kStatBytes = kRight * 4;
+  static constexpr int kStatBytes = kOfKeys ? kRightRows * 4 : 0;  // dQ's are in registers
   static constexpr int kStageBytes = 2 * kRightBytes;
   static constexpr int kStatsAt = 2 * kLeftBytes + kStages * kStageBytes;
   static constexpr int kBarriersAt = kStatsAt + kStages * 2 * kStatBytes;
@@ -67,7 +75,7 @@ struct WarpgroupTiles {
 
   __device__ uint32_t stage_stats(int stage) const { return stats + stage * 2 * kStatBytes; }
 
-  // The `rows` from `row` on of one head, into a tile.
+  // The rows from `row` on of one head, into a tile.
   __device__ static void copy(uint32_t to, int column_bytes, const CUtensorMap& map, int row,
                               int head, int batch, uint32_t barrier) {
 #pragma unroll
@@ -80,18 +88,6 @@ struct WarpgroupTiles {
 template <typename Tiles, typename Product, int kDim, int kBlocks>
 __device__ inline void start_scores(float (&c)[kBlocks][4], uint32_t left, uint32_t right) {
   start_rows_product<Product, kDim>(c, left, Tiles::kLeftColumn, right, Tiles::kRightColumn);
-}
-
-template <Element kElement, int kDepth>
-__device__ inline void pack_scores(uint32_t (&to)[kDepth][4], const float (&c)[2 * kDepth][4]) {
-#pragma unroll
-  for (int i = 0; i < kDepth; ++i) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      to[i][2 * j] = ElementTraits<kElement>::pack(c[2 * i + j][0], c[2 * i + j][1]);
-      to[i][2 * j + 1] = ElementTraits<kElement>::pack(c[2 * i + j][2], c[2 * i + j][3]);
-    }
-  }
 }
 
 // Blocks start in the order of their index: heads in sections that fit into L2, and in a section
@@ -110,321 +106,236 @@ __device__ inline TileOfHead tile_of_block(const BackwardGrid& grid, int heads, 
   return {batch_head / heads, batch_head % heads, last_first ? tiles - 1 - tile : tile};
 }
 
-template <int kDim>
-using KeyTilesOfWarpgroups =
-    WarpgroupTiles<kDim, warpgroup_keys_tile(kDim).queries, warpgroup_keys_tile(kDim).stages>;
+// What a block computes: its left rows, and the tiles of the right heads that they meet.
+template <typename Tiles>
+struct BackwardWork {
+  int batch, head, first_left;
+  int first_right_head, right_heads;
+  int first_tile, end_tile;
 
-// dK and dV of 128 keys, in steps of queries.
-template <Element kElement, int kDim>
-__global__ void __launch_bounds__(KeyTilesOfWarpgroups<kDim>::kThreads, 1)
-    backward_keys_hopper_kernel(const __grid_constant__ BackwardArguments args,
-                                const __grid_constant__ BackwardMaps maps) {
+  __device__ explicit BackwardWork(const BackwardArguments& args) {
+    const Problem& problem = args.pass.problem;
+    const int heads = static_cast<int>(problem.heads),
+              kv_heads = static_cast<int>(problem.kv_heads);
+    const TileOfHead at = Tiles::kOfKeys
+                              ? tile_of_block(args.plan.keys, kv_heads, /*last_first=*/false)
+                              : tile_of_block(args.plan.queries, heads, /*last_first=*/true);
+    batch = at.batch;
+    head = at.head;
+    first_left = at.tile * Tiles::kLeftRows;
+    if constexpr (Tiles::kOfKeys) {
+      right_heads = heads / kv_heads;
+      first_right_head = head * right_heads;
+      first_tile = static_cast<int>(first_query_tile(problem, first_left, Tiles::kRightRows));
+      end_tile = static_cast<int>(ceil_div(problem.n, Tiles::kRightRows));
+    } else {
+      right_heads = 1;
+      first_right_head = head / (heads / kv_heads);
+      const int last = min(first_left + Tiles::kLeftRows, static_cast<int>(problem.n)) - 1;
+      first_tile = 0;
+      end_tile = static_cast<int>(visible_key_tiles(problem, last, Tiles::kRightRows));
+    }
+  }
+};
+
+// Copies all tiles of the work, each as soon as its place is free.
+template <typename Tiles>
+__device__ inline void copy_backward_tiles(const Tiles& tiles, const BackwardWork<Tiles>& work,
+                                           const BackwardArguments& args,
+                                           const BackwardMaps& maps) {
+  arrive_expecting(tiles.here, 2 * Tiles::kLeftBytes);
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    Tiles::copy(tiles.left[i], Tiles::kLeftColumn, maps.left[i], work.first_left, work.head,
+                work.batch, tiles.here);
+  if (Tiles::kOfKeys) wait_for_previous_kernel();  // the statistics are its results
+  int step = 0;
+  for (int right = 0; right < work.right_heads; ++right) {
+    const int head = work.first_right_head + right;
+    const int64_t stat_row =
+        (static_cast<int64_t>(work.batch) * args.pass.problem.heads + head) * args.plan.padded_n;
+    for (int tile = work.first_tile; tile < work.end_tile; ++tile, ++step) {
+      const int stage = step % Tiles::kStages, row = tile * Tiles::kRightRows;
+      wait_barrier(tiles.free + 8 * stage, step / Tiles::kStages % 2 ^ 1);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t here = (i == 0 ? tiles.first_here : tiles.second_here) + 8 * stage;
+        arrive_expecting(here, Tiles::kRightBytes + Tiles::kStatBytes);
+        Tiles::copy(tiles.right + stage * Tiles::kStageBytes + i * Tiles::kRightBytes,
+                    Tiles::kRightColumn, maps.right[i], row, head, work.batch, here);
+        if constexpr (Tiles::kOfKeys)
+          copy_bytes(tiles.stage_stats(stage) + i * Tiles::kStatBytes,
+                     (i == 0 ? args.logsumexp : args.row_dots) + stat_row + row, Tiles::kStatBytes,
+                     here);
+      }
+    }
+  }
+}
+
+// f(score, block, element, statistic of its query) for all scores of a step. Queries are columns of
+// dK's scores, whose statistics are in shared memory, and rows of dQ's.
+template <bool kOfKeys, int kBlocks, typename F>
+__device__ inline void with_stats(float (&scores)[kBlocks][4], uint32_t of_columns,
+                                  const float (&of_rows)[2], F&& f) {
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+    float of_query[2] = {of_rows[0], of_rows[1]};
+    if constexpr (kOfKeys) {
+      const uint2 pair = load_shared_pair(of_columns + 32 * j);
+      of_query[0] = __uint_as_float(pair.x);
+      of_query[1] = __uint_as_float(pair.y);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) f(scores[j][i], j, i, of_query[kOfKeys ? i % 2 : i / 2]);
+  }
+}
+
+template <GradientsOf kOf, Element kElement, int kDim>
+__global__ void __launch_bounds__(WarpgroupTiles<kOf, kDim>::kThreads, 1)
+    backward_hopper_kernel(const __grid_constant__ BackwardArguments args,
+                           const __grid_constant__ BackwardMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Tiles = KeyTilesOfWarpgroups<kDim>;
-  using Scores = Wgmma<kElement, Tiles::kRight>;
+  using Tiles = WarpgroupTiles<kOf, kDim>;
+  using Scores = Wgmma<kElement, Tiles::kRightRows>;
   using Sums = Wgmma<kElement, kDim>;
-  constexpr int kBlocks = Tiles::kRight / 8, kStages = Tiles::kStages;
+  constexpr bool kOfKeys = Tiles::kOfKeys;
+  constexpr int kBlocks = Tiles::kRightRows / 8, kStages = Tiles::kStages;
   constexpr int kTurn = 1;
   extern __shared__ __align__(128) char shared[];
   allow_next_kernel();
   const Tiles tiles(shared);
-  const Problem& problem = args.pass.problem;
-  const TileOfHead work =
-      tile_of_block(args.plan.keys, static_cast<int>(problem.kv_heads), /*last_first=*/false);
-  const int group_heads = static_cast<int>(problem.heads / problem.kv_heads);
-  const int first_key = work.tile * Tiles::kLeftRows;
-  const int query_tiles = static_cast<int>(ceil_div(problem.n, Tiles::kRight));
-  const int first_tile = static_cast<int>(first_query_tile(problem, first_key, Tiles::kRight));
-  const int head_steps = query_tiles - first_tile;
+  const BackwardWork<Tiles> work(args);
   const int group = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-
   if (group == Tiles::kGroups) {
     give_registers<24>();
-    if (threadIdx.x % kWarpgroup != 0) return;
-    arrive_expecting(tiles.here, 2 * Tiles::kLeftBytes);
-    Tiles::copy(tiles.left[0], Tiles::kLeftColumn, maps.k, first_key, work.head, work.batch,
-                tiles.here);
-    Tiles::copy(tiles.left[1], Tiles::kLeftColumn, maps.v, first_key, work.head, work.batch,
-                tiles.here);
-    wait_for_previous_kernel();
-    int step = 0;
-    for (int head = work.head * group_heads; head < (work.head + 1) * group_heads; ++head) {
-      const int64_t stat_row =
-          (static_cast<int64_t>(work.batch) * problem.heads + head) * args.plan.padded_n;
-      for (int tile = first_tile; tile < query_tiles; ++tile, ++step) {
-        const int stage = step % kStages, query = tile * Tiles::kRight;
-        const uint32_t to = tiles.right + stage * Tiles::kStageBytes;
-        const uint32_t stats = tiles.stage_stats(stage);
-        wait_barrier(tiles.free + 8 * stage, step / kStages % 2 ^ 1);
-        const uint32_t first = tiles.first_here + 8 * stage, second = tiles.second_here + 8 * stage;
-        arrive_expecting(first, Tiles::kRightBytes + Tiles::kStatBytes);
-        Tiles::copy(to, Tiles::kRightColumn, maps.q, query, head, work.batch, first);
-        copy_bytes(stats, args.logsumexp + stat_row + query, Tiles::kStatBytes, first);
-        arrive_expecting(second, Tiles::kRightBytes + Tiles::kStatBytes);
-        Tiles::copy(to + Tiles::kRightBytes, Tiles::kRightColumn, maps.grad_out, query, head,
-                    work.batch, second);
-        copy_bytes(stats + Tiles::kStatBytes, args.row_dots + stat_row + query, Tiles::kStatBytes,
-                   second);
-      }
-    }
+    if (threadIdx.x % kWarpgroup == 0) copy_backward_tiles(tiles, work, args, maps);
     return;
   }
 
   take_registers<240>();
+  const Problem& problem = args.pass.problem;
   const int lane = threadIdx.x % kWarp;
   const bool signals = threadIdx.x % kWarpgroup == 0;
-  const int warp_row = group * 64 + static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;
+  const int first_row = work.first_left + group * 64 +
+                        static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;  // of the warp
   const uint32_t own = group * 64 * kSwizzledRow;
-  const uint32_t keys = tile_descriptor(tiles.left[0] + own, Tiles::kLeftColumn);
-  const uint32_t values = tile_descriptor(tiles.left[1] + own, Tiles::kLeftColumn);
+  const uint32_t left_first = tile_descriptor(tiles.left[0] + own, Tiles::kLeftColumn);
+  const uint32_t left_second = tile_descriptor(tiles.left[1] + own, Tiles::kLeftColumn);
   const uint32_t right = tile_descriptor(tiles.right, Tiles::kRightColumn);
   const auto await_turn = [&] { sync_named(kTurn + group, 2 * kWarpgroup); };
   const auto pass_turn = [&] { arrive_named(kTurn + 1 - group, 2 * kWarpgroup); };
   if (group == 1) pass_turn();
 
-  float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
+  float logsumexps[2] = {}, dots[2] = {};
+  if constexpr (!kOfKeys) {
+    wait_for_previous_kernel();
+    const int64_t stat =
+        (static_cast<int64_t>(work.batch) * problem.heads + work.head) * args.plan.padded_n +
+        first_row + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      logsumexps[half] = args.logsumexp[stat + 8 * half];
+      dots[half] = args.row_dots[stat + 8 * half];
+    }
+  }
+  float sums[kDim / 8][4] = {}, dv[kDim / 8][4] = {};  // sums: of dK or dQ
   float scores[kBlocks][4], grads[kBlocks][4];
   uint32_t weights[kBlocks / 2][4], score_grads[kBlocks / 2][4];
   wait_barrier(tiles.here, 0);
-  const int steps = head_steps * group_heads;
-  int tile = first_tile;
+  const int steps = (work.end_tile - work.first_tile) * work.right_heads;
+  int tile = work.first_tile;
   for (int step = 0; step < steps; ++step) {
     const int stage = step % kStages, parity = step / kStages % 2;
-    const uint32_t queries = right + (stage * Tiles::kStageBytes >> 4);
-    const uint32_t out_grads = queries + (Tiles::kRightBytes >> 4);
+    const uint32_t right_first = right + (stage * Tiles::kStageBytes >> 4);
+    const uint32_t right_second = right_first + (Tiles::kRightBytes >> 4);
     await_turn();
     wait_barrier(tiles.first_here + 8 * stage, parity);
     wgmma_fence();
-    start_scores<Tiles, Scores, kDim>(scores, keys, queries);
+    start_scores<Tiles, Scores, kDim>(scores, left_first, right_first);
     wait_barrier(tiles.second_here + 8 * stage, parity);
     wgmma_fence();
-    start_scores<Tiles, Scores, kDim>(grads, values, out_grads);
+    start_scores<Tiles, Scores, kDim>(grads, left_second, right_second);
     pass_turn();
 
     const uint32_t stats = tiles.stage_stats(stage) + lane % 4 * 8;
     wgmma_wait<1>();
     pin_registers(scores);
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      const uint2 pair = load_shared_pair(stats + 32 * j);
-      const float logsumexp[2] = {__uint_as_float(pair.x), __uint_as_float(pair.y)};
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        scores[j][i] = exp2_approx(fmaf(scores[j][i], args.scale_log2, -logsumexp[i % 2]));
-    }
-    const int first_query = tile * Tiles::kRight;
-    if (problem.causal && first_key + Tiles::kLeftRows - 1 > first_query + problem.diagonal) {
-      const int key = first_key + warp_row + lane / 4;
-      const int query = first_query + lane % 4 * 2 + static_cast<int>(problem.diagonal);
+    with_stats<kOfKeys>(scores, stats, logsumexps, [&](float& x, int, int, float logsumexp) {
+      x = exp2_approx(fmaf(x, args.scale_log2, -logsumexp));
+    });
+    const int first_right = tile * Tiles::kRightRows;
+    const int diagonal = static_cast<int>(problem.diagonal);
+    const int last_key =
+        (kOfKeys ? work.first_left + Tiles::kLeftRows : first_right + Tiles::kRightRows) - 1;
+    const int first_query = kOfKeys ? first_right : work.first_left;
+    if (problem.causal && last_key > first_query + diagonal) {
+      const int row = first_row + lane / 4 + (kOfKeys ? -diagonal : diagonal);
+      const int column = first_right + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (key + i / 2 * 8 > query + 8 * j + i % 2) scores[j][i] = 0;
+          const int left_at = row + i / 2 * 8, right_at = column + 8 * j + i % 2;
+          if (kOfKeys ? left_at > right_at : right_at > left_at) scores[j][i] = 0;
         }
       }
     }
-    pack_scores<kElement>(weights, scores);
-    wgmma_fence();
-    start_weighted_rows<Sums>(dv, weights, out_grads);
-    wgmma_wait<1>();
-    pin_registers(grads);
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      const uint2 pair = load_shared_pair(stats + Tiles::kStatBytes + 32 * j);
-      const float dots[2] = {__uint_as_float(pair.x), __uint_as_float(pair.y)};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) grads[j][i] = scores[j][i] * (grads[j][i] - dots[i % 2]);
+    if constexpr (kOfKeys) {
+      pack_fragments<kElement>(weights, scores);
+      wgmma_fence();
+      start_weighted_rows<Sums>(dv, weights, right_second);
     }
-    pack_scores<kElement>(score_grads, grads);
+    wgmma_wait<kOfKeys ? 1 : 0>();
+    pin_registers(grads);
+    with_stats<kOfKeys>(grads, stats + Tiles::kStatBytes, dots,
+                        [&](float& x, int j, int i, float dot) { x = scores[j][i] * (x - dot); });
+    pack_fragments<kElement>(score_grads, grads);
     wgmma_fence();
-    start_weighted_rows<Sums>(dk, score_grads, queries);
+    start_weighted_rows<Sums>(sums, score_grads, right_first);
     wgmma_wait<0>();
-    pin_registers(dv);
-    pin_registers(dk);
+    if constexpr (kOfKeys) pin_registers(dv);
+    pin_registers(sums);
     if (signals) arrive(tiles.free + 8 * stage);
-    if (++tile == query_tiles) tile = first_tile;
+    if (++tile == work.end_tile) tile = work.first_tile;
   }
   constexpr int kBytes = element_bytes(kElement);
-  const int64_t first_row = first_key + warp_row;
-  const auto put = [&](const Output& to, const float(&sums)[kDim / 8][4], float factor) {
+  const auto put = [&](const Output& to, int64_t rows, const float(&c)[kDim / 8][4], float factor) {
     put_rows<kElement, 1, kDim / 8>(
-        head_data<kBytes>(to, work.batch, work.head), to.strides.row * kBytes, first_row, problem.m,
-        0, problem.head_dim, factor, reinterpret_cast<const float(&)[1][kDim / 8][4]>(sums), lane,
+        head_data<kBytes>(to, work.batch, work.head), to.strides.row * kBytes, first_row, rows, 0,
+        problem.head_dim, factor, reinterpret_cast<const float(&)[1][kDim / 8][4]>(c), lane,
         /*add=*/false);
   };
-  put(args.pass.grad_k, dk, problem.scale);
-  put(args.pass.grad_v, dv, 1.0f);
+  if constexpr (kOfKeys) {
+    put(args.pass.grad_k, problem.m, sums, problem.scale);
+    put(args.pass.grad_v, problem.m, dv, 1.0f);
+  } else {
+    put(args.pass.grad_q, problem.n, sums, problem.scale);
+  }
 #endif
 }
 
-template <int kDim>
-using QueryTilesOfWarpgroups =
-    WarpgroupTiles<kDim, warpgroup_queries_tile(kDim).keys, warpgroup_queries_tile(kDim).stages>;
-
-// dQ of 128 queries, in steps of keys.
-template <Element kElement, int kDim>
-__global__ void __launch_bounds__(QueryTilesOfWarpgroups<kDim>::kThreads, 1)
-    backward_queries_hopper_kernel(const __grid_constant__ BackwardArguments args,
-                                   const __grid_constant__ BackwardMaps maps) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Tiles = QueryTilesOfWarpgroups<kDim>;
-  using Scores = Wgmma<kElement, Tiles::kRight>;
-  using Sums = Wgmma<kElement, kDim>;
-  constexpr int kBlocks = Tiles::kRight / 8, kStages = Tiles::kStages;
-  constexpr int kTurn = 1;
-  extern __shared__ __align__(128) char shared[];
-  allow_next_kernel();
-  const Tiles tiles(shared);
-  const Problem& problem = args.pass.problem;
-  const TileOfHead work =
-      tile_of_block(args.plan.queries, static_cast<int>(problem.heads), /*last_first=*/true);
-  const int first_query = work.tile * Tiles::kLeftRows;
-  const int64_t last = min(first_query + Tiles::kLeftRows, static_cast<int>(problem.n)) - 1;
-  const int steps = static_cast<int>(visible_key_tiles(problem, last, Tiles::kRight));
-  const int group = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-
-  if (group == Tiles::kGroups) {
-    give_registers<24>();
-    if (threadIdx.x % kWarpgroup != 0) return;
-    const int kv_head = work.head / static_cast<int>(problem.heads / problem.kv_heads);
-    arrive_expecting(tiles.here, 2 * Tiles::kLeftBytes);
-    Tiles::copy(tiles.left[0], Tiles::kLeftColumn, maps.q, first_query, work.head, work.batch,
-                tiles.here);
-    Tiles::copy(tiles.left[1], Tiles::kLeftColumn, maps.grad_out, first_query, work.head,
-                work.batch, tiles.here);
-    for (int step = 0; step < steps; ++step) {
-      const int stage = step % kStages;
-      const uint32_t to = tiles.right + stage * Tiles::kStageBytes;
-      wait_barrier(tiles.free + 8 * stage, step / kStages % 2 ^ 1);
-      const uint32_t first = tiles.first_here + 8 * stage, second = tiles.second_here + 8 * stage;
-      arrive_expecting(first, Tiles::kRightBytes);
-      Tiles::copy(to, Tiles::kRightColumn, maps.k, step * Tiles::kRight, kv_head, work.batch,
-                  first);
-      arrive_expecting(second, Tiles::kRightBytes);
-      Tiles::copy(to + Tiles::kRightBytes, Tiles::kRightColumn, maps.v, step * Tiles::kRight,
-                  kv_head, work.batch, second);
-    }
-    return;
-  }
-
-  take_registers<240>();
-  wait_for_previous_kernel();
-  const int lane = threadIdx.x % kWarp;
-  const bool signals = threadIdx.x % kWarpgroup == 0;
-  const int warp_row = group * 64 + static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;
-  const int row = first_query + warp_row + lane / 4;
-  const uint32_t own = group * 64 * kSwizzledRow;
-  const uint32_t queries = tile_descriptor(tiles.left[0] + own, Tiles::kLeftColumn);
-  const uint32_t out_grads = tile_descriptor(tiles.left[1] + own, Tiles::kLeftColumn);
-  const uint32_t right = tile_descriptor(tiles.right, Tiles::kRightColumn);
-  const auto await_turn = [&] { sync_named(kTurn + group, 2 * kWarpgroup); };
-  const auto pass_turn = [&] { arrive_named(kTurn + 1 - group, 2 * kWarpgroup); };
-  if (group == 1) pass_turn();
-  float logsumexp[2], dots[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t stat =
-        (static_cast<int64_t>(work.batch) * problem.heads + work.head) * args.plan.padded_n + row +
-        8 * h;
-    logsumexp[h] = args.logsumexp[stat];
-    dots[h] = args.row_dots[stat];
-  }
-
-  float dq[kDim / 8][4] = {};
-  float scores[kBlocks][4], grads[kBlocks][4];
-  uint32_t score_grads[kBlocks / 2][4];
-  wait_barrier(tiles.here, 0);
-  for (int step = 0; step < steps; ++step) {
-    const int stage = step % kStages, parity = step / kStages % 2;
-    const uint32_t keys = right + (stage * Tiles::kStageBytes >> 4);
-    const uint32_t values = keys + (Tiles::kRightBytes >> 4);
-    await_turn();
-    wait_barrier(tiles.first_here + 8 * stage, parity);
-    wgmma_fence();
-    start_scores<Tiles, Scores, kDim>(scores, queries, keys);
-    wait_barrier(tiles.second_here + 8 * stage, parity);
-    wgmma_fence();
-    start_scores<Tiles, Scores, kDim>(grads, out_grads, values);
-    pass_turn();
-    wgmma_wait<1>();
-    pin_registers(scores);
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        scores[j][i] = exp2_approx(fmaf(scores[j][i], args.scale_log2, -logsumexp[i / 2]));
-    }
-    const int first_key = step * Tiles::kRight;
-    if (problem.causal && first_key + Tiles::kRight - 1 > first_query + problem.diagonal) {
-      const int key = first_key + lane % 4 * 2, seen = row + static_cast<int>(problem.diagonal);
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (key + 8 * j + i % 2 > seen + i / 2 * 8) scores[j][i] = 0;
-        }
-      }
-    }
-    wgmma_wait<0>();
-    pin_registers(grads);
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) grads[j][i] = scores[j][i] * (grads[j][i] - dots[i / 2]);
-    }
-    pack_scores<kElement>(score_grads, grads);
-    wgmma_fence();
-    start_weighted_rows<Sums>(dq, score_grads, keys);
-    wgmma_wait<0>();
-    pin_registers(dq);
-    if (signals) arrive(tiles.free + 8 * stage);
-  }
-  constexpr int kBytes = element_bytes(kElement);
-  put_rows<kElement, 1, kDim / 8>(head_data<kBytes>(args.pass.grad_q, work.batch, work.head),
-                                  args.pass.grad_q.strides.row * kBytes, first_query + warp_row,
-                                  problem.n, 0, problem.head_dim, problem.scale,
-                                  reinterpret_cast<const float(&)[1][kDim / 8][4]>(dq), lane,
-                                  /*add=*/false);
-#endif
-}
-
-// The launches: with the maps of the tiles that a pass takes.
-template <typename Tiles>
-cudaError_t map_backward(BackwardMaps& maps, const Backward& pass, bool keys_are_left) {
-  const auto& problem = pass.problem;
-  const int query_rows = keys_are_left ? Tiles::kRight : Tiles::kLeftRows;
-  const int key_rows = keys_are_left ? Tiles::kLeftRows : Tiles::kRight;
-  cudaError_t error = map_rows(maps.q, problem, pass.q, problem.heads, problem.n, query_rows);
-  if (error == cudaSuccess)
-    error = map_rows(maps.grad_out, problem, pass.grad_out, problem.heads, problem.n, query_rows);
-  if (error == cudaSuccess)
-    error = map_rows(maps.k, problem, pass.k, problem.kv_heads, problem.m, key_rows);
-  if (error == cudaSuccess)
-    error = map_rows(maps.v, problem, pass.v, problem.kv_heads, problem.m, key_rows);
-  return error;
-}
-
-template <Element kElement, int kDim>
-cudaError_t launch_keys_hopper(const BackwardArguments& args, cudaStream_t stream) {
-  using Tiles = KeyTilesOfWarpgroups<kDim>;
+template <GradientsOf kOf, Element kElement, int kDim>
+cudaError_t launch_backward_hopper(const BackwardArguments& args, cudaStream_t stream) {
+  using Tiles = WarpgroupTiles<kOf, kDim>;
+  const Backward& pass = args.pass;
+  const Problem& problem = pass.problem;
   BackwardMaps maps;
-  const cudaError_t error = map_backward<Tiles>(maps, args.pass, /*keys_are_left=*/true);
-  if (error != cudaSuccess) return error;
-  return launch_after<backward_keys_hopper_kernel<kElement, kDim>>(
-      dim3(static_cast<unsigned>(args.plan.keys.blocks)), dim3(Tiles::kThreads), Tiles::kBytes,
-      stream, args, maps);
-}
-
-template <Element kElement, int kDim>
-cudaError_t launch_queries_hopper(const BackwardArguments& args, cudaStream_t stream) {
-  using Tiles = QueryTilesOfWarpgroups<kDim>;
-  BackwardMaps maps;
-  const cudaError_t error = map_backward<Tiles>(maps, args.pass, /*keys_are_left=*/false);
-  if (error != cudaSuccess) return error;
-  return launch_after<backward_queries_hopper_kernel<kElement, kDim>>(
-      dim3(static_cast<unsigned>(args.plan.queries.blocks)), dim3(Tiles::kThreads), Tiles::kBytes,
-      stream, args, maps);
+  CUtensorMap* const of_queries = Tiles::kOfKeys ? maps.right : maps.left;
+  CUtensorMap* const of_keys = Tiles::kOfKeys ? maps.left : maps.right;
+  const int query_rows = Tiles::kOfKeys ? Tiles::kRightRows : Tiles::kLeftRows;
+  const int key_rows = Tiles::kOfKeys ? Tiles::kLeftRows : Tiles::kRightRows;
+  for (int i = 0; i < 2; ++i) {
+    cudaError_t error = map_rows(of_queries[i], problem, i == 0 ? pass.q : pass.grad_out,
+                                 problem.heads, problem.n, query_rows);
+    if (error == cudaSuccess)
+      error = map_rows(of_keys[i], problem, i == 0 ? pass.k : pass.v, problem.kv_heads, problem.m,
+                       key_rows);
+    if (error != cudaSuccess) return error;
+  }
+  const BackwardGrid& grid = Tiles::kOfKeys ? args.plan.keys : args.plan.queries;
+  return launch_after<backward_hopper_kernel<kOf, kElement, kDim>>(
+      dim3(static_cast<unsigned>(grid.blocks)), dim3(Tiles::kThreads), Tiles::kBytes, stream, args,
+      maps);
 }
 
 }  // namespace flashstep::attention_cuda

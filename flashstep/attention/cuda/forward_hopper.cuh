@@ -162,17 +162,6 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       weigh_scores(scores, state, a.scale_log2);
       return grown;
     };
-    const auto pack = [&] {
-#pragma unroll
-      for (int i = 0; i < kKeys / 16; ++i) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const float(&block)[4] = scores[0][2 * i + j];
-          weights[i][2 * j] = ElementTraits<kElement>::pack(block[0], block[1]);
-          weights[i][2 * j + 1] = ElementTraits<kElement>::pack(block[2], block[3]);
-        }
-      }
-    };
 
     wait_barrier(q_here, tile % 2);
     if (a.query_and != ~0u || a.query_xor != 0) {
@@ -192,7 +181,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       free_stage(k_free, 0);
       if (steps == 1 && signals) arrive(q_free);
       soften(0);
-      pack();
+      pack_fragments<kElement>(weights, scores[0]);
       for (int step = 1; step < steps; ++step) {
         await_turn();
         start_scores(step);
@@ -207,7 +196,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
         pin_registers(out[0]);
         free_stage(v_free, step - 1);
         if (grown) scale_out(out, factor);
-        pack();
+        pack_fragments<kElement>(weights, scores[0]);
       }
       start_values(steps - 1);
       wgmma_wait<0>();

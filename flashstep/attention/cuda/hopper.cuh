@@ -9,6 +9,7 @@
 
 #include <cuda.h>
 
+#include "flashstep/attention/cuda/element.cuh"
 #include "flashstep/attention/cuda/ptx.cuh"
 #include "flashstep/attention/problem.h"
 
@@ -203,6 +204,19 @@ __device__ inline void start_weighted_rows(float (&c)[kBlocks][4],
   for (int i = 0; i < kDepth; ++i)
     Product::registers_shared(c, weights[i], advance(rows, i * 16 * kSwizzledRow));
   wgmma_commit();
+}
+
+// Accumulators of 64 rows as the left operand of the next product.
+template <Element kElement, int kDepth>
+__device__ inline void pack_fragments(uint32_t (&to)[kDepth][4], const float (&c)[2 * kDepth][4]) {
+#pragma unroll
+  for (int i = 0; i < kDepth; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      to[i][2 * j] = ElementTraits<kElement>::pack(c[2 * i + j][0], c[2 * i + j][1]);
+      to[i][2 * j + 1] = ElementTraits<kElement>::pack(c[2 * i + j][2], c[2 * i + j][3]);
+    }
+  }
 }
 
 #define FLASHSTEP_D64N(c, d) FLASHSTEP_D32(c, d, 0)
