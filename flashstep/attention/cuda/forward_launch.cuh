@@ -17,10 +17,9 @@ cudaError_t launch_tile(const ForwardArguments& arguments, const ForwardPlan& pl
       dim3(plan.blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream, arguments);
 }
 
-template <Element kElement, int kDim>
+template <Element kElement, int kDim, typename Planned>
 cudaError_t launch_hopper(const ForwardArguments& arguments, const ForwardPlan& plan,
                           cudaStream_t stream) {
-  using Planned = PlannedTile<kElement, kDim, TileShape::kWarpgroups>;
   const auto& [problem, q, k, v, out, logsumexp] = arguments.pass;
   ForwardMaps maps;
   cudaError_t error = map_rows(maps.q, problem, q, problem.heads, problem.n, Planned::kTile.rows());
@@ -40,6 +39,8 @@ cudaError_t launch_forward(const ForwardArguments& arguments, const ForwardPlan&
   using Narrow = PlannedTile<kElement, kDim, TileShape::kNarrow>;
   using Wide = PlannedTile<kElement, kDim, TileShape::kWide>;
   using Large = PlannedTile<kElement, kDim, TileShape::kLarge>;
+  using Warpgroups = PlannedTile<kElement, kDim, TileShape::kWarpgroups>;
+  using NarrowWarpgroups = PlannedTile<kElement, kDim, TileShape::kNarrowWarpgroups>;
   if constexpr (kElement == Element::kFloat32) {
     return arguments.pass.problem.tf32
                ? launch_tile<kElement, kDim, Wide, Accuracy::kTf32>(arguments, plan, stream)
@@ -53,8 +54,12 @@ cudaError_t launch_forward(const ForwardArguments& arguments, const ForwardPlan&
       case TileShape::kLarge:
         return launch_tile<kElement, kDim, Large, Accuracy::kFull>(arguments, plan, stream);
       case TileShape::kWarpgroups:
-        if constexpr (has_warpgroups(kElement, kDim))
-          return launch_hopper<kElement, kDim>(arguments, plan, stream);
+        if constexpr (Warpgroups::kTile.warpgroups)
+          return launch_hopper<kElement, kDim, Warpgroups>(arguments, plan, stream);
+        break;
+      case TileShape::kNarrowWarpgroups:
+        if constexpr (NarrowWarpgroups::kTile.warpgroups)
+          return launch_hopper<kElement, kDim, NarrowWarpgroups>(arguments, plan, stream);
         break;
     }
     return cudaErrorInvalidValue;

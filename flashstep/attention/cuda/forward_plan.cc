@@ -69,7 +69,8 @@ StepTime step_time(Element element, int dim, const ForwardTile& tile) {
     return {full, 1.8 * full};
   }
   if (tile.warpgroups) {
-    const double full = scores * (0.166 + 0.005 * dim);
+    const double narrow = dim == 64 && tile.rows() == 128 ? 1.29 : 1;
+    const double full = narrow * scores * (0.166 + 0.005 * dim);
     return {full, 1.1 * full};
   }
   if (tile.row_blocks == 1) {
@@ -167,7 +168,8 @@ Candidate choose(const Problem& problem, const Device& device, int dim) {
   Candidate best{TileShape::kWide, 1, std::numeric_limits<double>::infinity()};
   for (TileShape shape : kTileShapes) {
     const ForwardTile tile = forward_tile(problem.element, dim, shape);
-    if (tile.warpgroups ? !device.warpgroups : shape == TileShape::kWarpgroups) continue;
+    const bool of_hopper = shape == TileShape::kWarpgroups || shape == TileShape::kNarrowWarpgroups;
+    if (of_hopper != tile.warpgroups || (of_hopper && !device.warpgroups)) continue;
     if (forward_shared_bytes(problem.element, dim, tile) > device.shared_bytes_per_block) continue;
     // More blocks than four for each place they can be in only add to the merge.
     const int64_t places = static_cast<int64_t>(device.sm_count) * tile.blocks_per_sm;

@@ -26,10 +26,10 @@ struct ForwardTile {
 
 // Narrow tiles give more blocks and shorter passes where there are few queries. Wide ones read
 // shared memory half as often for each product; large ones, for long passes, also fill it half as
-// often. Those of warpgroups are of Hopper alone.
-enum class TileShape { kNarrow, kWide, kLarge, kWarpgroups };
+// often. Those of warpgroups are of Hopper alone, the narrow ones for head dims up to 64.
+enum class TileShape { kNarrow, kWide, kLarge, kWarpgroups, kNarrowWarpgroups };
 constexpr TileShape kTileShapes[] = {TileShape::kNarrow, TileShape::kWide, TileShape::kLarge,
-                                     TileShape::kWarpgroups};
+                                     TileShape::kWarpgroups, TileShape::kNarrowWarpgroups};
 
 constexpr bool has_warpgroups(Element element, int dim) {
   return element != Element::kFloat32 && dim >= 64 && dim <= 128;
@@ -49,6 +49,7 @@ constexpr ForwardTile forward_tile(Element element, int dim, TileShape shape) {
   }
   if (shape == TileShape::kWarpgroups && has_warpgroups(element, dim))
     return {1, dim == 64 ? 12 : 8, 128, 2, false, 1, true};
+  if (shape == TileShape::kNarrowWarpgroups && dim == 64) return {1, 8, 128, 2, false, 1, true};
   if (shape == TileShape::kNarrow) {
     if (dim <= 32) return {1, 4, 64, 4, true, 4};
     if (dim <= 64) return {1, 4, 64, 3, true, 3};
