@@ -112,9 +112,9 @@ at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& t
 // autocast autocast's, as at::linear has it. UserError for shapes that do not fit.
 //
 // On a GPU in float32 or bfloat16 the logits of all positions never exist together: rows go through
-// in chunks of 64 MiB of logits, or of 2,048 rows where these are more. The gradient takes their
-// place and goes on to both of its products at once. The weight's gradient is summed over chunks in float32. Elsewhere it is the
-// two operations one after the other.
+// in chunks of 64 MiB of logits, or of 2,048 rows where these are more, whose gradient takes their
+// place and goes on to both of its products at once. The weight's gradient is summed over chunks in
+// float32. Elsewhere it is the two operations one after the other.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& targets);
 

@@ -209,8 +209,8 @@ template <typename Inner>
 class ShardedOptimizer : public ShardedOptimizerBase {
  public:
   // The group must outlive the optimizer. UserError for an optimizer that cannot be divided so, for
-  // shards of a fully sharded module, and, on all ranks, one that names the first option or
-  // parameter in which two ranks differ.
+  // shards of a fully sharded module, and, on all ranks, one that names the first parameter,
+  // or group with other options, in which two ranks differ.
   template <typename Options>
   ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    const Options& options, const Group& group, const ShardOptions& shards = {})

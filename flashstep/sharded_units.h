@@ -95,10 +95,6 @@ class ShardedUnits {
   // gradients are clipped to it. All ranks call them.
   virtual at::Tensor gradient_norm() const = 0;
   virtual at::Tensor clip_grad_norm(double max_norm) = 0;
-  // The ranks that divide the tensors.
-  virtual const Group& shard_group() const = 0;
-  // Whether update_in_backward() uses up the gradients.
-  virtual bool updates_in_backward() const = 0;
 
   // The optimizer in backward: no gradient outlives its unit. From now on a backward calls `update`
   // when gradients of a unit are there as the shards' means (on a GPU: on the stream that the call
@@ -140,21 +136,5 @@ class ShardedUnits {
 // The last unit is the root: it is whole from its forward until its backward is over.
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options);
-
-// Those of `tensors`, each once, that units divide between ranks, so that this rank has a shard: by
-// units, in the order in which these come.
-struct DividedTensors {
-  std::shared_ptr<ShardedUnits> units;
-  std::vector<at::Tensor> tensors;
-};
-std::vector<DividedTensors> divided_tensors(const std::vector<at::Tensor>& tensors);
-
-// The L2 norm of the gradients of `parameters`, each once, () float32, the same bits on every rank:
-// what lies in shards is summed up over the ranks, all of which call it. UserError where a backward
-// has used such gradients.
-at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters);
-// sqrt of the sum of squares of `own`, () float32, over the ranks that divide some of `parameters`
-// between them, all of which call it; where none do, `own`.
-at::Tensor norm_over_shards(const at::Tensor& own, const std::vector<at::Tensor>& parameters);
 
 }  // namespace flashstep

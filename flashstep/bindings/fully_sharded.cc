@@ -13,6 +13,7 @@
 #include "flashstep/bindings/traced.h"
 #include "flashstep/detail/module_synchronizer.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/sharded_units.h"
 
 namespace flashstep::bindings {
@@ -55,8 +56,11 @@ class UnitsObject : public torch::CustomClassHolder {
   static Tensor norm_of_gradients(std::vector<Tensor> parameters) {
     return flashstep::norm_of_gradients(parameters);
   }
-  static Tensor norm_over_shards(Tensor own, std::vector<Tensor> parameters) {
-    return flashstep::norm_over_shards(own, parameters);
+  static Tensor on_any_rank(Tensor found, std::vector<Tensor> parameters) {
+    return flashstep::on_any_rank(found, parameters);
+  }
+  static bool divide(std::vector<Tensor> parameters) {
+    return !divided_tensors(parameters).empty();
   }
   int64_t gathered_bytes() { return units_->gathered_bytes(); }
   std::string transport() { return units_->transport(); }
@@ -110,7 +114,8 @@ void register_fully_sharded(torch::Library& library) {
       .def("is_unfinished", for_ranks(&UnitsObject::is_unfinished))
       .def("clip_grad_norm", for_ranks(&UnitsObject::clip_grad_norm))
       .def_static("norm_of_gradients", for_ranks(&UnitsObject::norm_of_gradients))
-      .def_static("norm_over_shards", for_ranks(&UnitsObject::norm_over_shards))
+      .def_static("on_any_rank", for_ranks(&UnitsObject::on_any_rank))
+      .def_static("divide", &UnitsObject::divide)
       .def("gather", for_ranks(&UnitsObject::gather))
       .def("load", for_ranks(&UnitsObject::load))
       .def("update_in_backward", for_ranks(&UnitsObject::update_in_backward))

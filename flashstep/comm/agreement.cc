@@ -42,6 +42,16 @@ std::optional<Difference> first_difference(const std::vector<std::string>& lines
   return Difference{static_cast<int>(rank), line, at(first), at(its)};
 }
 
+void require_agreement(const std::vector<std::string>& lines, const Group& group,
+                       const std::string& expected, const std::string& none) {
+  const auto difference = first_difference(lines, group);
+  if (!difference) return;
+  const auto or_none = [&](const std::string& line) { return line.empty() ? none : line; };
+  throw AgreedError(str(expected, " on every rank, got ", or_none(difference->first),
+                        " on rank 0 and ", or_none(difference->other), " on rank ",
+                        difference->rank));
+}
+
 void on_first_rank(const Group* group, const std::string& prefix,
                    const std::function<void()>& work) {
   if (group == nullptr) return work();

@@ -29,6 +29,11 @@ struct Difference {
 std::optional<Difference> first_difference(const std::vector<std::string>& lines,
                                            const Group& group);
 
+// The same; AgreedError where ranks differ, "`expected` on every rank, got ... on rank 0 and ...".
+// `none` is what a rank has that has no more lines.
+void require_agreement(const std::vector<std::string>& lines, const Group& group,
+                       const std::string& expected, const std::string& none = "nothing");
+
 // What rank 0 does for all; `group` null: this process does it. What it throws is thrown on all: a
 // UserError as AgreedError, anything else, on the others, as a MachineError with `prefix` before
 // its sentence. All ranks call it.

@@ -119,7 +119,7 @@ void BucketReduction::fired(int64_t index) {
   const std::lock_guard lock(mutex_);
   norm_is_known_ = false;
   if (!is_enabled()) {
-    added_up_ = true;
+    holds_own_gradients_ = true;
     return;
   }
   check_capture(parameters_.tensors[index].device());
@@ -318,13 +318,14 @@ void BucketReduction::begin_next_step() {
 void BucketReduction::forget_counts() {
   for (Count& count : counts_) count.fired = 0;
   came_again_.reset();
-  added_up_ = false;
+  holds_own_gradients_ = false;
 }
 
 void BucketReduction::forget_step() {
   const std::lock_guard lock(mutex_);
   if (averaging_.scatter) averaging_.scatter->forget();
   begin_next_step();
+  holds_own_gradients_ = true;  // those of the step that was broken off
   is_broken_ = false;
 }
 

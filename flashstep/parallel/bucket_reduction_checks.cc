@@ -123,6 +123,7 @@ void BucketReduction::compare_first(const std::optional<UserError>& mistake,
     if (!options_.allow_unused) check_agreement(missing, parameters_, group_);
   } catch (const AgreedError&) {
     forget_counts();  // nothing was sent: what is missing may be given, or a step begun anew
+    holds_own_gradients_ = true;
     throw;
   }
 }

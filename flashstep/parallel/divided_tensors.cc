@@ -18,7 +18,7 @@ using at::Tensor;
 
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, std::weak_ptr<ShardedUnits>> units;  // by TensorImpl
+  std::unordered_map<const void*, std::weak_ptr<DividingUnits>> units;  // by TensorImpl
 };
 Registry& registry() {
   static Registry instance;
@@ -35,7 +35,7 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
 
 }  // namespace
 
-void note_divided(const Tensor& tensor, const std::weak_ptr<ShardedUnits>& units) {
+void note_divided(const Tensor& tensor, const std::weak_ptr<DividingUnits>& units) {
   const std::lock_guard lock(registry().mutex);
   registry().units[tensor.unsafeGetTensorImpl()] = units;
 }
@@ -64,6 +64,12 @@ std::vector<DividedTensors> divided_tensors(const std::vector<Tensor>& tensors) 
   return result;
 }
 
+Tensor grad_norm_on(const at::Device& device, const std::vector<Tensor>& gradients) {
+  // Made where it is used: a copy from the host waits for the GPU.
+  if (gradients.empty()) return at::zeros({}, at::TensorOptions(device).dtype(at::kFloat));
+  return grad_norm(gradients).to(device);
+}
+
 Tensor norm_of_gradients(const std::vector<Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   const std::vector<DividedTensors> divided = divided_tensors(parameters);
@@ -71,28 +77,31 @@ Tensor norm_of_gradients(const std::vector<Tensor>& parameters) {
   for (const DividedTensors& of_units : divided) {
     for (const Tensor& tensor : of_units.tensors) seen.insert(tensor.unsafeGetTensorImpl());
   }
+  if (parameters.empty()) return at::zeros({}, at::kFloat);
+  const at::Device device = parameters.front().device();
   std::vector<Tensor> whole;
   for (const Tensor& parameter : parameters) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second) whole.push_back(parameter);
   }
-  Tensor norm = grad_norm(gradients_of(whole));
+  Tensor norm = grad_norm_on(device, gradients_of(whole));
   for (const auto& [units, tensors] : divided) {
     require(!units->updates_in_backward(),
             "[fully sharded] expected gradients to clip, got a backward that has used them: with "
             "an optimizer in backward no norm is known in time");
-    const at::Device device = tensors.front().device();
-    const Tensor own = grad_norm(gradients_of(tensors)).to(device);
-    const Tensor over_ranks = norm_over_ranks(own, units->shard_group());
-    norm = (over_ranks.square() + norm.to(device).square()).sqrt();
+    const Tensor own = grad_norm_on(tensors.front().device(), gradients_of(tensors));
+    const Tensor over_ranks = norm_over_ranks(own, units->shard_group()).to(device);
+    norm = (over_ranks.square() + norm.square()).sqrt();
   }
   return norm;
 }
 
-Tensor norm_over_shards(const Tensor& own, const std::vector<Tensor>& parameters) {
-  Tensor norm = own;
-  for (const auto& [units, tensors] : divided_tensors(parameters))
-    norm = norm_over_ranks(norm.to(tensors.front().device()), units->shard_group());
-  return norm.to(own.device());
+Tensor on_any_rank(const Tensor& found, const std::vector<Tensor>& parameters) {
+  Tensor any = found;
+  for (const auto& [units, tensors] : divided_tensors(parameters)) {
+    const Tensor own = any.to(tensors.front().device());
+    any = norm_over_ranks(own, units->shard_group()).gt(0).to(found.device(), at::kFloat);
+  }
+  return any;
 }
 
 }  // namespace flashstep

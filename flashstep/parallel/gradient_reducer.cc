@@ -8,8 +8,8 @@
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/bucket_reduction.h"
 #include "flashstep/parallel/cost.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/torch_reduction.h"
-#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 namespace {

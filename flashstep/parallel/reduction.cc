@@ -39,11 +39,7 @@ std::vector<std::string> describe(const ReducerOptions& options) {
 }  // namespace
 
 void check_agreement(const ReducerOptions& options, const Group& group) {
-  const auto difference = first_difference(describe(options), group);
-  if (!difference) return;
-  throw AgreedError(flashstep::str("[parallel] expected the same options on every rank, got ",
-                                   difference->first, " on rank 0 and ", difference->other,
-                                   " on rank ", difference->rank));
+  require_agreement(describe(options), group, "[parallel] expected the same options");
 }
 
 void check_agreement(const ReducedParameters& parameters, const Group& group) {
@@ -64,7 +60,7 @@ void check_agreement(const ReducedParameters& parameters, const Group& group) {
 }
 
 bool Reduction::holds_local_gradients() const {
-  return added_up_ && group_.world_size() > 1 &&
+  return holds_own_gradients_ && group_.world_size() > 1 &&
          std::ranges::any_of(parameters_.tensors,
                              [](const at::Tensor& tensor) { return tensor.grad().defined(); });
 }

@@ -74,7 +74,7 @@ class Reduction {
   const std::vector<at::ScalarType> gradient_dtypes_;
   const Group& group_;
   ReducerOptions options_;
-  std::atomic<bool> added_up_ = false;  // by a backward under no_sync, since the last finish()
+  std::atomic<bool> holds_own_gradients_ = false;  // .grad has what was not averaged
 
  private:
   int no_sync_depth_ = 0;

@@ -6,11 +6,11 @@
 #include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/cost.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/flat_shards.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/whole_shards.h"
 #include "flashstep/sharded_optimizer.h"
-#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 namespace {
@@ -58,14 +58,8 @@ void check_agreement(const NamedTensors& parameters, const Group& group,
   lines.insert(lines.end(), more.begin(), more.end());
   for (const auto& [number, tensor] : parameters)
     lines.push_back(line_of(tensor, "parameter " + number));
-  const auto difference = first_difference(lines, group);
-  if (!difference) return;
-  const auto or_none = [](const std::string& line) {
-    return line.empty() ? "no more parameters" : line;
-  };
-  throw AgreedError(str("[ShardedOptimizer] expected the same parameters and options on every ",
-                        "rank, got ", or_none(difference->first), " on rank 0 and ",
-                        or_none(difference->other), " on rank ", difference->rank));
+  require_agreement(lines, group, "[ShardedOptimizer] expected the same parameters and options",
+                    "no more parameters");
 }
 
 void check_whole(const NamedTensors& parameters) {
@@ -80,9 +74,10 @@ void check_whole(const NamedTensors& parameters) {
 }  // namespace
 
 void ShardPlan::begin_update(const std::vector<OwnPiece>& own) {
-  require(means_ == nullptr || !means_->holds_local_gradients(),
-          "[ShardedOptimizer] expected means of the ranks' gradients, got a step after backwards "
-          "under no_sync alone: the last backward of a step stands outside of it");
+  require(
+      means_ == nullptr || !means_->holds_local_gradients(),
+      "[ShardedOptimizer] expected means of the ranks' gradients, got this rank's own: the last "
+      "backward of a step stands outside of no_sync, and comes to its end");
   bring_gradients(own);
 }
 

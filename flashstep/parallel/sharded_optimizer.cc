@@ -7,6 +7,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/ops.h"
 #include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/parallel/shard_plan.h"
 #include "flashstep/parallel/shards.h"
@@ -79,7 +80,7 @@ std::vector<std::string> lines_of(const std::vector<OptimizerParamGroup>& groups
         group.options().serialize(archive);
         std::ostringstream bytes;
         archive.save_to(bytes);
-        line += str(", options ", hash_bytes(bytes.str()).substr(0, 8));
+        line += str(", all options (as a hash) ", hash_bytes(bytes.str()).substr(0, 8));
       } catch (const c10::Error&) {  // they do not tell
       }
     }
@@ -110,11 +111,10 @@ torch::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   return norm;
 }
 
-// Of no gradients at all, which a rank may have, it is on the parameters' device too.
 Tensor ShardedOptimizerBase::global_norm(const std::vector<Tensor>& gradients) const {
   const NamedTensors parameters = numbered_parameters();
   const at::Device device = parameters.empty() ? at::kCPU : parameters.front().second.device();
-  const Tensor own = grad_norm(gradients).to(device);
+  const Tensor own = grad_norm_on(device, gradients);
   return gradients_are_divided() ? norm_over_ranks(own, group_) : own;
 }
 

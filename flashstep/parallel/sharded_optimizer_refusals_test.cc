@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include "flashstep/data_parallel.h"
 #include "flashstep/fully_sharded.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/ranks.h"
@@ -92,6 +93,32 @@ TEST(ShardedOptimizerRefusals, AStepOfGradientsThatNobodyHasAveraged) {
           EXPECT_FALSE(model.module()->fc1->weight.equal(before));
         }
       }
+    }
+  });
+}
+
+TEST(ShardedOptimizerRefusals, AStepOfGradientsThatWereRefused) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+      torch::manual_seed(5);
+      PlainToy toy;
+      GradientReducer reducer(toy.parameters(), group);
+      Sharded optimizer(toy.parameters(), AdamWOptions(1e-2), group,
+                        {.mode = mode, .reducer = &reducer});
+      const auto backward = [&](bool of_all) {
+        (of_all ? toy.forward(torch::ones({2, 10})) : toy.fc1->weight).sum().backward();
+      };
+      const Tensor before = toy.fc1->weight.detach().clone();
+      backward(/*of_all=*/group.is_first());
+      expect_sentence([&] { reducer.finish_gradient_synchronization(); }, {"[parallel]"});
+      expect_sentence([&] { optimizer.step(); }, {"[ShardedOptimizer]", "this rank's own"});
+      EXPECT_TRUE(toy.fc1->weight.equal(before));
+      optimizer.zero_grad();
+      backward(/*of_all=*/true);
+      reducer.finish_gradient_synchronization();
+      optimizer.step();
+      EXPECT_FALSE(toy.fc1->weight.equal(before));
     }
   });
 }

@@ -39,7 +39,7 @@ using at::Tensor;
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
-class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> {
+class Engine : public DividingUnits, public std::enable_shared_from_this<Engine> {
  public:
   Engine(const std::vector<UnitOfTensors>& units, const Group& group,
          const FullyShardOptions& options)
@@ -164,8 +164,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   Tensor gradient_norm() const override {
     const at::NoGradGuard no_grad;
-    const Tensor divided = norm_over_ranks(own_norm(true).to(device_), *groups_.shards);
-    return (divided.square() + own_norm(false).to(device_).square()).sqrt();
+    const Tensor divided = norm_over_ranks(own_norm(true), *groups_.shards);
+    return (divided.square() + own_norm(false).square()).sqrt();
   }
 
   Tensor clip_grad_norm(double max_norm) override {
@@ -459,7 +459,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   // Of what this rank has of the gradients of tensors that are divided, or are not.
   Tensor own_norm(bool divided) const {
-    return dropped_[divided].defined() ? dropped_[divided].sqrt() : grad_norm(gradients(divided));
+    const Tensor& dropped = dropped_[divided];
+    return dropped.defined() ? dropped.sqrt().to(device_)
+                             : grad_norm_on(device_, gradients(divided));
   }
 
   std::vector<Tensor> gradients(bool divided) const {

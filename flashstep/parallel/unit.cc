@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/text.h"
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/buckets.h"
 
@@ -143,6 +144,9 @@ void ShardedUnit::take_values() {
             ", but it was moved, converted or given other values, ", kind_of(t.tensor),
             ": move and convert a module before wrapping it; load_full_parameters() takes whole ",
             "values");
+    require(!is_being_captured(device_),
+            "[fully sharded] expected values to be given before a step ",
+            "is captured, got new ones of ", t.name, ": every replay would write them again");
     t.shard.copy_(t.tensor.detach());
     t.tensor.set_data(t.shard);
     note_written(t.tensor);

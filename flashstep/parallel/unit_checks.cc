@@ -53,12 +53,8 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
           t.requires_grad() ? "" : ", frozen", divided ? "" : ", not divided"));
     }
   }
-  const auto difference = first_difference(lines, group);
-  if (!difference) return;
-  const auto or_none = [](const std::string& line) { return line.empty() ? "nothing" : line; };
-  throw AgreedError(str("[fully sharded] expected the same units, parameters and options on every ",
-                        "rank, got ", or_none(difference->first), " on rank 0 and ",
-                        or_none(difference->other), " on rank ", difference->rank));
+  require_agreement(lines, group,
+                    "[fully sharded] expected the same units, parameters and options");
 }
 
 }  // namespace

@@ -3,20 +3,11 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/optim.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/sharded_optimizer.h"
-#include "flashstep/sharded_units.h"
+#include "flashstep/train/optimizer_parameters.h"
 
 namespace flashstep {
-namespace {
-
-std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<torch::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups())
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  return parameters;
-}
-
-}  // namespace
 
 torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm) {
   if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer))

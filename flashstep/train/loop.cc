@@ -17,6 +17,7 @@
 #include "flashstep/ops/internal.h"
 #include "flashstep/train/checkpoint_in_writing.h"
 #include "flashstep/train/loss_plot.h"
+#include "flashstep/train/optimizer_parameters.h"
 #include "flashstep/train/recorded_step.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
@@ -28,14 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<torch::Tensor> trained_parameters(const torch::optim::Optimizer& optimizer) {
-  std::vector<torch::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  return parameters;
-}
-
 constexpr const char* kStopping =
     "\n[train] stopping: the step is finished and saved first; a second Ctrl-C ends at once\n";
 constexpr int kGaveUp = 1000;  // a reason to stop above those of all signals
@@ -46,7 +39,7 @@ class Loop {
   Loop(const Job& job, const LoopOptions& options, const RunDirectory* directory)
       : job_(job),
         options_(options),
-        train_step_(trained_parameters(job.optimizer), job.optimizer, job.loss, options.step,
+        train_step_(parameters_of(job.optimizer), job.optimizer, job.loss, options.step,
                     job.parallel, job.stage),
         steps_(train_step_, options.graph,
                [this](const std::string& sentence) {
@@ -92,7 +85,7 @@ class Loop {
   }
 
   void note_precision() const {
-    const bool is_cpu = trained_parameters(job_.optimizer).front().is_cpu();
+    const bool is_cpu = parameters_of(job_.optimizer).front().is_cpu();
     if (!is_cpu || options_.step.precision == Precision::kFloat32) return;
     const bool is_bf16 = options_.step.precision == Precision::kBFloat16;
     const std::string note = products_note(is_bf16 ? at::kBFloat16 : at::kHalf);

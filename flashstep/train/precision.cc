@@ -5,8 +5,9 @@
 #include "flashstep/amp.h"
 #include "flashstep/error.h"
 #include "flashstep/optim.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/sharded_optimizer.h"
-#include "flashstep/sharded_units.h"
+#include "flashstep/train/optimizer_parameters.h"
 
 namespace flashstep {
 
@@ -64,14 +65,11 @@ Tensor GradientScaler::unscale(const std::vector<Tensor>& gradients) const {
 }
 
 Tensor GradientScaler::unscale(torch::optim::Optimizer& optimizer) const {
-  Tensor found_inf = unscale(gradients_of(optimizer));
+  const Tensor found_inf = unscale(gradients_of(optimizer));
   const auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer);
   if (sharded != nullptr && sharded->gradients_are_divided())
     return norm_over_ranks(found_inf, sharded->group()).gt(0).to(at::kFloat);
-  std::vector<Tensor> parameters;
-  for (const auto& group : optimizer.param_groups())
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  return norm_over_shards(found_inf, parameters).gt(0).to(at::kFloat);
+  return on_any_rank(found_inf, parameters_of(optimizer));
 }
 
 void GradientScaler::step(torch::optim::Optimizer& optimizer, const Tensor& found_inf) {

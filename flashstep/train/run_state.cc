@@ -121,6 +121,18 @@ std::pair<StoredTensors, StoredTensors> split_optimizer(StoredTensors tensors) {
   return {std::move(own), std::move(optimizer)};
 }
 
+void check_state(const State& state, int64_t step, const Job& job) {
+  if (job.check_config) job.check_config(state.config);
+  require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
+              state.data_fingerprint == job.data_fingerprint,
+          "[resume] expected the training data that the run has read so far (fingerprint ",
+          state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
+  const std::string own_class = OptimizerTensors(job, {}).class_name();
+  require(state.optimizer_class.empty() || state.optimizer_class == own_class,
+          "[resume] expected the checkpoint of step ", step, " to be ", own_class,
+          "'s, got another optimizer's, ", state.optimizer_class);
+}
+
 }  // namespace
 
 const Group* writing_group(const Job& job) {
@@ -188,20 +200,12 @@ std::string tokenizer_of(const std::string& state_json) {
 RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state) {
   const State state = parse_state(checkpoint, *job.parallel);
-  if (job.check_config) job.check_config(state.config);
-  require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
-              state.data_fingerprint == job.data_fingerprint,
-          "[resume] expected the training data that the run has read so far (fingerprint ",
-          state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
-  const std::string own_class = OptimizerTensors(job, {}).class_name();
-  require(state.optimizer_class.empty() || state.optimizer_class == own_class,
-          "[resume] expected the checkpoint of step ", checkpoint.step, " to be ", own_class,
-          "'s, got another optimizer's, ", state.optimizer_class);
   try {
+    check_state(state, checkpoint.step, job);
     load_module(job.module, *job.parallel, checkpoint.model.tensors,
                 flashstep::str("the checkpoint of step ", checkpoint.step));
   } catch (const UserError& error) {
-    throw AgreedError(error);  // all ranks have the same tensors
+    throw AgreedError(error);  // all ranks have read the same
   }
   auto [own, of_optimizer] = split_optimizer(std::move(checkpoint.optimizer.tensors));
   OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).load(std::move(of_optimizer));

@@ -20,12 +20,12 @@ class GradScaler(grad_scaler.GradScaler):
     def _unscale_grads_(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
         found = super()._unscale_grads_(optimizer, *args, **kwargs)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if not parameters:
+        if not classes.ShardedUnits.divide(parameters):
             return found
         device = parameters[0].device
         found.setdefault(device, torch.zeros((), device=device))  # also of a rank that has no gradient
-        own = torch.stack([value.reshape(()).to(device) for value in found.values()]).sum()
-        on_any = classes.ShardedUnits.norm_over_shards(own, parameters).gt(0)
+        own = torch.stack([value.reshape(()).to(device) for value in found.values()]).amax()
+        on_any = classes.ShardedUnits.on_any_rank(own, parameters)
         for value in found.values():
             value.copy_(on_any)
         return found

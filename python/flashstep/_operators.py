@@ -160,14 +160,14 @@ def clip_grad_norm_(parameters: Any, max_norm: float) -> Tensor:
 
     `parameters`: a tensor, an iterable of tensors, or a ShardedOptimizer or FullyShardedDataParallel. Where gradients
     lie divided on the ranks, those of a FullyShardedDataParallel's parameters too, all ranks call it, and get the
-    same bits.
+    same bits. Under torch.compile these are a graph break.
     """
     if hasattr(parameters, "clip_grad_norm_"):
         return parameters.clip_grad_norm_(max_norm)
     found: Iterable[Tensor] = [parameters] if isinstance(parameters, Tensor) else parameters
     distinct = {id(parameter): parameter for parameter in found}
     gradients = [parameter.grad for parameter in distinct.values() if parameter.grad is not None]
-    if wrapped and not torch.compiler.is_compiling():
+    if wrapped:
         norm = classes.ShardedUnits.norm_of_gradients(list(distinct.values()))
     else:
         norm = operators.grad_norm(gradients)

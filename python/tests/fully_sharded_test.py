@@ -1,5 +1,6 @@
 """FullyShardedDataParallel: the steps of one process on all rows, with a part of the parameters on each rank."""
 
+import math
 import unittest
 
 import needs_torch  # noqa: F401
@@ -103,11 +104,11 @@ def accumulates_clips_and_loads(rank, world_size):
     assert bool(only) == (rank == world_size - 1)
 
 
-def clips_and_skips_by_parameters(rank, world_size):
+def clips_and_skips_by_parameters(rank, world_size, peer_copies=False):
     """As an optimizer does it, which knows shards alone: clipping, and fp16's steps that overflow on one rank."""
-    model, alone = flashstep.FullyShardedDataParallel(nets.Net()), nets.Net()
+    model, alone = flashstep.FullyShardedDataParallel(nets.Net(), peer_copies=peer_copies), nets.Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    scaler = flashstep.GradScaler("cpu", init_scale=16.0)
+    scaler = flashstep.GradScaler(torch.get_default_device().type, init_scale=16.0)
     for overflows in (True, False):
         optimizer.zero_grad()
         before = model.gather_full_parameters()
@@ -115,6 +116,7 @@ def clips_and_skips_by_parameters(rank, world_size):
         if overflows and rank == 1:
             model.module.embed.weight.grad.fill_(float("inf"))
         scaler.unscale_(optimizer)
+        matrices = flashstep.clip_grad_norm_([each for each in model.parameters() if each.dim() >= 2], math.inf)
         norm = flashstep.clip_grad_norm_(model.parameters(), 0.05)
         scaler.step(optimizer)
         scaler.update()
@@ -122,13 +124,15 @@ def clips_and_skips_by_parameters(rank, world_size):
         assert all(torch.equal(now[name], before[name]) for name in now) == overflows
         assert scaler.get_scale() == 8, scaler.get_scale()
     nets.loss_of(alone, *nets.batch(0, ROWS * world_size)).backward()
+    whole = torch.nn.utils.get_total_norm([each.grad for each in alone.parameters() if each.dim() >= 2 and each.grad is not None])
+    torch.testing.assert_close(matrices, whole, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(norm, torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.05), rtol=1e-4, atol=1e-5)
     torch.optim.SGD(alone.parameters(), lr=1.0).step()
     compare(model, alone, 1e-5)
 
 
-def takes_and_refuses_given_values(rank, world_size):
-    model = flashstep.FullyShardedDataParallel(nets.Net())
+def takes_and_refuses_given_values(rank, world_size, peer_copies=False):
+    model = flashstep.FullyShardedDataParallel(nets.Net(), peer_copies=peer_copies)
     before = model.gather_full_parameters()
     for parameter in model.parameters():
         parameter.data = parameter.data + 1

@@ -203,6 +203,8 @@ class Ranks:
         self.run_ranks(
             (fully_sharded.trains_as_one, nets.Net, {}),
             (fully_sharded.accumulates_clips_and_loads,),
+            (fully_sharded.clips_and_skips_by_parameters,),
+            (fully_sharded.takes_and_refuses_given_values,),
             (fully_sharded.recomputes_and_keeps,),
             (fully_sharded.several_forwards_and_breaks,),
         )
@@ -224,7 +226,11 @@ class BothBackends(Ranks, unittest.TestCase):
 
     @unittest.skipUnless(needs_gpu.DEVICE == "cuda", "a GPU's")
     def test_peer_copies(self):
-        self.run_ranks((by_what, "copies"))
+        self.run_ranks(
+            (by_what, "copies"),
+            (fully_sharded.clips_and_skips_by_parameters, True),
+            (fully_sharded.takes_and_refuses_given_values, True),
+        )
 
     @unittest.skipUnless(needs_gpu.DEVICE == "cuda", "a GPU's")
     def test_a_lost_rank(self):

@@ -188,8 +188,8 @@ def mistakes(rank, world_size):
             ),
             "shards of a fully sharded module",
         ),
-        (lambda: steps_without_means("whole"), "under no_sync alone"),
-        (lambda: steps_without_means("flat"), "under no_sync alone"),
+        (lambda: steps_without_means("whole"), "this rank's own"),
+        (lambda: steps_without_means("flat"), "this rank's own"),
     ):
         try:
             call()
