@@ -144,5 +144,27 @@ TEST_F(CheckpointFolderTest, OneIsReplacedInItsPlace) {
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
 }
 
+// Where .replaced is somebody else's, what is replaced lies under -2.replaced.
+TEST_F(CheckpointFolderTest, WhatMadeRoomUnderANumberComesBack) {
+  save(1), save(2);
+  const fs::path directory = checkpoint_directory(checkpoints_, 2);
+  const fs::path aside = checkpoints_ / "step_00000002-2.replaced";
+  const std::string others = "step_00000002.replaced";
+  fs::create_directories(checkpoints_ / others / "mine");
+  fs::rename(directory, aside);  // as a process does that is killed after its first rename
+  EXPECT_EQ(load_checkpoint(directory).step, 2) << "it is still there to be read";
+  prepare_checkpoints(checkpoints_);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002", others}));
+  EXPECT_EQ(newest(), 2);
+  fs::rename(directory, aside);
+  UnfinishedCheckpoint again(checkpoints_, 2);
+  again.begin();  // also when nobody prepared
+  EXPECT_TRUE(fs::exists(directory));
+  fs::copy(directory, aside);  // killed after the second
+  prepare_checkpoints(checkpoints_);
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_TRUE(fs::exists(checkpoints_ / others / "mine"));
+}
+
 }  // namespace
 }  // namespace flashstep
