@@ -145,14 +145,33 @@ fs::path without_slash(const fs::path& directory) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
+// One that cannot be read for the moment keeps its name.
+void set_later_aside(const fs::path& checkpoints, int64_t step, Compared compared) {
+  bool is_renamed = false;
+  for (const int64_t later : list_checkpoints(checkpoints)) {
+    if (later <= step) continue;
+    const fs::path directory = checkpoint_directory(checkpoints, later);
+    const Condition condition = condition_of(directory, compared);
+    if (condition == Condition::kUnknown) continue;
+    is_renamed = true;
+    if (condition == Condition::kWhole) {
+      set_aside(directory, kDiscarded);
+    } else {
+      rename_path(directory, free_name(directory, kDamaged));
+    }
+  }
+  if (is_renamed) sync_directory(checkpoints);
+}
+
 std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t newest_step,
                                         int64_t keep) {
-  discard_after(checkpoints, newest_step);
+  set_later_aside(checkpoints, newest_step, Compared::kSizes);  // other ranks wait
   std::vector<fs::path> aside;
   for (const fs::path& entry : entries(checkpoints)) {
     if (!named_before(entry, kDiscarded).empty()) aside.push_back(entry);
   }
-  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::erase_if(steps, [&](int64_t step) { return step > newest_step; });
   const int64_t surplus = keep == 0 ? 0 : static_cast<int64_t>(steps.size()) - keep;
   for (int64_t i = 0; i < surplus; ++i) {
     const fs::path directory = checkpoint_directory(checkpoints, steps[static_cast<size_t>(i)]);
@@ -205,18 +224,7 @@ void prepare_checkpoints(const fs::path& checkpoints) {
 }
 
 void discard_after(const fs::path& checkpoints, int64_t step) {
-  bool is_renamed = false;
-  for (const int64_t later : list_checkpoints(checkpoints)) {
-    if (later <= step) continue;
-    is_renamed = true;
-    const fs::path directory = checkpoint_directory(checkpoints, later);
-    if (is_whole(directory)) {
-      set_aside(directory, kDiscarded);
-    } else {
-      rename_path(directory, free_name(directory, kDamaged));
-    }
-  }
-  if (is_renamed) sync_directory(checkpoints);
+  set_later_aside(checkpoints, step, Compared::kHashes);
 }
 
 UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path checkpoints, int64_t step)

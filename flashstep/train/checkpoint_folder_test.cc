@@ -144,6 +144,35 @@ TEST_F(CheckpointFolderTest, OneIsReplacedInItsPlace) {
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
 }
 
+// A save looks at state.json and at sizes only: reading all of a large checkpoint would hold up the
+// ranks.
+TEST_F(CheckpointFolderTest, ASaveDoesNotReadWhatItSetsAside) {
+  save(1), save(5), save(6);
+  flip_byte(file(5, "model.safetensors"), 70);
+  fs::resize_file(file(6, "optimizer.safetensors"), 70);
+  save(2, 1);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002", "step_00000006.damaged"}));
+}
+
+// It keeps its name, and does not count among those that are kept.
+TEST_F(CheckpointFolderTest, WhatCannotBeReadForTheMomentKeepsItsName) {
+  save(1), save(5);
+  const OrdinaryUser user(root_);
+  for (const char* name : {"state.json", "model.safetensors", "optimizer.safetensors"}) {
+    const Forbidden forbidden(file(5, name));
+    discard_after(checkpoints_, 1);
+    EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000005"})) << name;
+  }
+  {
+    const OneDescriptor one;  // the model's file is open when the optimizer's is wanted
+    discard_after(checkpoints_, 1);
+  }
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000005"}));
+  const Forbidden forbidden(file(5, "state.json"));
+  save(2, 1);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002", "step_00000005"}));
+}
+
 // Where .replaced is somebody else's, what is replaced lies under -2.replaced.
 TEST_F(CheckpointFolderTest, WhatMadeRoomUnderANumberComesBack) {
   save(1), save(2);
