@@ -156,8 +156,9 @@ struct Checkpoint {
 void prepare_checkpoints(const std::filesystem::path& checkpoints);
 
 // Writes `checkpoint` and removes all but the newest `keep` (0 keeps all). Checkpoints of later
-// steps, which belong to a future that was given up, are removed too, unless they are damaged
-// (renamed to *.damaged). What holds other files than a checkpoint's is never removed. Write
+// steps, which belong to a future that was given up, are removed too, unless their state.json or a
+// file's size says that they are damaged (renamed to *.damaged), or they cannot be read for the
+// moment (left alone). What holds other files than a checkpoint's is never removed. Write
 // everything else about the step (MetricsLog::sync) before: what is done after the checkpoint may
 // be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
 // there then, and nothing half-written is. Returns the checkpoint's directory.
@@ -197,7 +198,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& directory);
 // To be called when a run goes on from `step`, before it writes anything: checkpoints of later
 // steps are set aside (renamed to *.discarded, removed by the next save; damaged ones to *.damaged,
 // which stay), so that a second resume cannot pick one of them while the metrics have forgotten its
-// steps.
+// steps. One that cannot be read for the moment is left alone.
 void discard_after(const std::filesystem::path& checkpoints, int64_t step);
 
 // Weights alone, to start another run from: `path` is a .safetensors file, a checkpoint, a

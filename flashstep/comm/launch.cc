@@ -32,8 +32,7 @@ bool is_ignored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// 0, or why they could not be written. Whoever read our output may leave: the ranks' work goes on,
-// and that is no failure.
+// 0, or why they could not be written.
 int write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = write(descriptor, bytes.data(), bytes.size());
@@ -43,7 +42,7 @@ int write_all(int descriptor, std::string_view bytes) {
       poll(&room, 1, -1);
       continue;
     }
-    if (count < 0) return errno == EPIPE ? 0 : errno;
+    if (count < 0) return errno;
     bytes.remove_prefix(static_cast<size_t>(count));
   }
   return 0;
@@ -53,7 +52,8 @@ int write_all(int descriptor, std::string_view bytes) {
 struct Stream {
   int from = -1, to = -1;
   std::string label, begun, last_line;
-  int lost = 0;  // why not all of it could be written
+  bool to_terminal = false;  // a closed one is none any more: known from the start
+  int lost = 0;              // why not all of it could be written
 
   // What has come; a begun line only when `whole` or at the end of the stream, which is false.
   bool pass_on(bool whole) {
@@ -73,7 +73,10 @@ struct Stream {
     }
     begun.erase(0, start);
     const int error = write_all(to, lines);
-    if (lost == 0) lost = error;
+    // Whoever read our output may leave, or close the terminal: the ranks' work goes on, and that
+    // is no failure.
+    const bool nobody_reads = error == EPIPE || (error == EIO && to_terminal);
+    if (lost == 0 && !nobody_reads) lost = error;
     return open;
   }
 };
@@ -196,8 +199,8 @@ void Launcher::start() {
     Rank& rank = ranks_[i];
     rank.child = start_child(child);
     const std::string label = options_.label ? str("[rank ", i, "] ") : "";
-    rank.out = {rank.child.out, options_.out, label, "", "", 0};
-    rank.err = {rank.child.err, options_.err, label, "", "", 0};
+    rank.out = {rank.child.out, options_.out, label, "", "", isatty(options_.out) == 1, 0};
+    rank.err = {rank.child.err, options_.err, label, "", "", isatty(options_.err) == 1, 0};
   }
 }
 

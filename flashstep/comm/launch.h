@@ -23,7 +23,8 @@ struct LaunchOptions {
 // this process dies. Returns 0; or the first failed rank's exit code; 1 if it was killed by a
 // signal; 128 + signal when one was forwarded and the ranks ended by it. UserError if there is no
 // such program, MachineError if a rank cannot be started otherwise, or if all went well but their
-// output could not be written to `out` (whoever reads it may leave: that is no error).
+// output could not be written to `out` (whoever reads it may leave, or close the terminal: that is
+// no error).
 int launch(const LaunchOptions& options);
 
 }  // namespace flashstep

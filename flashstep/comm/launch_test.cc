@@ -1,8 +1,10 @@
 #include "flashstep/comm/launch.h"
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fcntl.h>
 #include <memory>
 #include <string>
@@ -107,6 +109,28 @@ TEST(Launch, WhoeverReadsMayLeave) {
   const Launched launched = launch_shell(1, "kill -PIPE $$; echo deaf");
   std::signal(SIGPIPE, before);
   EXPECT_TRUE(contains(launched.err, "was killed by SIGPIPE")) << launched.err << launched.out;
+}
+
+// The terminal may be closed, too: what is written to it then is an input/output error.
+TEST(Launch, ATerminalMayBeClosed) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);  // the side of its window
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  LaunchOptions options;
+  options.command = {"sh", "-c", "echo one; sleep 0.5; echo two"};
+  options.out = options.err = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(options.out, 0);
+  std::jthread window([&] {
+    char first;
+    EXPECT_EQ(read(terminal, &first, 1), 1);
+    close(terminal);
+  });
+  EXPECT_EQ(launch(options), 0);
+  window.join();
+  EXPECT_EQ(write(options.out, "x", 1), -1);
+  EXPECT_EQ(errno, EIO);
+  close(options.out);
 }
 
 TEST(Launch, OutputThatIsLostIsAFailure) {

@@ -75,13 +75,18 @@ void remove_if_ours(const fs::path& directory) {
   flashstep::remove_if_ours(directory, is_checkpoint_file);
 }
 
-// A name beside `directory` that nobody else has: step_00000100.unfinished, where that is taken by
-// files of others step_00000100-2.unfinished.
+// The names beside `directory`: step_00000100.unfinished, step_00000100-2.unfinished, ...
+fs::path numbered_name(const fs::path& directory, int number, std::string_view suffix) {
+  return with_suffix(directory, number == 1 ? std::string(suffix) : str("-", number, suffix));
+}
+
+bool is_taken(const fs::path& name) { return fs::exists(fs::symlink_status(name)); }
+
+// The first of them that nobody has.
 fs::path free_name(const fs::path& directory, std::string_view suffix) {
-  fs::path name = with_suffix(directory, suffix);
-  for (int number = 2; fs::exists(fs::symlink_status(name)); ++number)
-    name = with_suffix(directory, str("-", number, suffix));
-  return name;
+  int number = 1;
+  while (is_taken(numbered_name(directory, number, suffix))) ++number;
+  return numbered_name(directory, number, suffix);
 }
 
 // Under a name with `suffix`; what we have left under it goes.
@@ -90,6 +95,16 @@ fs::path set_aside(const fs::path& directory, std::string_view suffix) {
   const fs::path aside = free_name(directory, suffix);
   rename_path(directory, aside);
   return aside;
+}
+
+// Where a process that was killed while it replaced `directory` has left what was there; "" if none
+// was.
+fs::path what_was_replaced(const fs::path& directory) {
+  for (int number = 1;; ++number) {
+    const fs::path name = numbered_name(directory, number, kReplaced);
+    if (is_all_ours(name)) return name;
+    if (!is_taken(name)) return {};
+  }
 }
 
 // Of step_00000100.unfinished and step_00000100-2.unfinished the step's own name; "" for a name of
@@ -101,7 +116,7 @@ fs::path named_before(const fs::path& entry, std::string_view suffix) {
 }
 
 void replace_directory(const fs::path& from, const fs::path& to) {
-  const bool replaces = fs::exists(fs::symlink_status(to));
+  const bool replaces = is_taken(to);
   const fs::path aside = replaces ? set_aside(to, kReplaced) : fs::path();
   try {
     rename_path(from, to);
@@ -114,10 +129,8 @@ void replace_directory(const fs::path& from, const fs::path& to) {
   if (replaces) remove_if_ours(aside);
 }
 
-// Of a replacement that a process was killed in: what was there comes back, unless what replaces it
-// has its name already.
-void finish_replacement(const fs::path& directory) {
-  const fs::path aside = with_suffix(directory, kReplaced);
+// `aside` makes room for it: comes back, unless what replaces it has its name already.
+void finish_replacement(const fs::path& directory, const fs::path& aside) {
   if (!is_all_ours(aside)) return;
   if (fs::exists(directory)) {
     remove_if_ours(aside);
@@ -132,14 +145,33 @@ fs::path without_slash(const fs::path& directory) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
+// One that cannot be read for the moment keeps its name.
+void set_later_aside(const fs::path& checkpoints, int64_t step, Compared compared) {
+  bool is_renamed = false;
+  for (const int64_t later : list_checkpoints(checkpoints)) {
+    if (later <= step) continue;
+    const fs::path directory = checkpoint_directory(checkpoints, later);
+    const Condition condition = condition_of(directory, compared);
+    if (condition == Condition::kUnknown) continue;
+    is_renamed = true;
+    if (condition == Condition::kWhole) {
+      set_aside(directory, kDiscarded);
+    } else {
+      rename_path(directory, free_name(directory, kDamaged));
+    }
+  }
+  if (is_renamed) sync_directory(checkpoints);
+}
+
 std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t newest_step,
                                         int64_t keep) {
-  discard_after(checkpoints, newest_step);
+  set_later_aside(checkpoints, newest_step, Compared::kSizes);  // other ranks wait
   std::vector<fs::path> aside;
   for (const fs::path& entry : entries(checkpoints)) {
     if (!named_before(entry, kDiscarded).empty()) aside.push_back(entry);
   }
-  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::erase_if(steps, [&](int64_t step) { return step > newest_step; });
   const int64_t surplus = keep == 0 ? 0 : static_cast<int64_t>(steps.size()) - keep;
   for (int64_t i = 0; i < surplus; ++i) {
     const fs::path directory = checkpoint_directory(checkpoints, steps[static_cast<size_t>(i)]);
@@ -186,24 +218,13 @@ void prepare_checkpoints(const fs::path& checkpoints) {
   for (const fs::path& entry : entries(checkpoints)) {
     if (!named_before(entry, kUnfinished).empty()) remove_if_ours(entry);
     const fs::path replaced = named_before(entry, kReplaced);
-    if (!replaced.empty()) finish_replacement(replaced);
+    if (!replaced.empty()) finish_replacement(replaced, entry);
   }
   sync_directory(checkpoints);
 }
 
 void discard_after(const fs::path& checkpoints, int64_t step) {
-  bool is_renamed = false;
-  for (const int64_t later : list_checkpoints(checkpoints)) {
-    if (later <= step) continue;
-    is_renamed = true;
-    const fs::path directory = checkpoint_directory(checkpoints, later);
-    if (is_whole(directory)) {
-      set_aside(directory, kDiscarded);
-    } else {
-      rename_path(directory, free_name(directory, kDamaged));
-    }
-  }
-  if (is_renamed) sync_directory(checkpoints);
+  set_later_aside(checkpoints, step, Compared::kHashes);
 }
 
 UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path checkpoints, int64_t step)
@@ -218,8 +239,9 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path directory)
       path_(with_suffix(directory_, kUnfinished)) {}
 
 fs::path readable_checkpoint(const fs::path& directory) {
-  const fs::path aside = with_suffix(without_slash(directory), kReplaced);
-  return !fs::exists(directory) && fs::exists(aside) ? aside : directory;
+  if (fs::exists(directory)) return directory;
+  const fs::path aside = what_was_replaced(without_slash(directory));
+  return aside.empty() ? directory : aside;
 }
 
 UnfinishedCheckpoint::~UnfinishedCheckpoint() {
@@ -233,7 +255,7 @@ UnfinishedCheckpoint::~UnfinishedCheckpoint() {
 void UnfinishedCheckpoint::begin() {
   begun_ = true;
   make_directories(checkpoints_);
-  finish_replacement(directory_);
+  finish_replacement(directory_, what_was_replaced(directory_));
   remove_if_ours(path_);
   path_ = free_name(directory_, kUnfinished);
   make_directories(path_);

@@ -172,6 +172,25 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
     if (group.rank() == 1) complex.optimizer[0].second = torch::ones({2}, torch::kComplexDouble);
     expect_failure("type", shared, complex, group);
 
+    // After the shares, on rank 0 alone: no room for state.json, nothing there any more to be given
+    // its name, or not where rank 0, which has moved, looks for it by a relative name.
+    for (const std::string what : {"state.json", "gone", "moved"}) {
+      SCOPED_TRACE(what);
+      const fs::path place = group.is_first() && what == "moved" ? "checkpoints" : shared;
+      CheckpointInWriting saving(place, checkpoint_of(group, 2), 1, &group,
+                                 /*in_background=*/false);
+      group.barrier();
+      std::optional<FullDisk> full;
+      if (group.is_first()) {
+        if (what == "state.json") full.emplace(16);
+        if (what == "gone") fs::remove_all(shared / unfinished(2));
+        if (what == "moved") fs::current_path("/");
+      }
+      EXPECT_THROW(saving.finish(), MachineError);
+      fs::current_path(disks.of(group.rank()));
+      expect_whole_checkpoint(shared, 1, group);
+    }
+
     // What is somebody else's and has the name makes room, and stays.
     const fs::path taken = checkpoint_directory(shared, 2);
     if (group.is_first()) {

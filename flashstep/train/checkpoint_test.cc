@@ -1,66 +1,19 @@
 #include "flashstep/checkpoint.h"
 
 #include <fstream>
-#include <sys/fsuid.h>
-#include <sys/resource.h>
 #include <thread>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/train/checkpoint_in_writing.h"
+#include "flashstep/train/test_checkpoints.h"
 
 namespace flashstep {
 namespace {
-
-namespace fs = std::filesystem;
-
-class CheckpointTest : public ::testing::Test {
- protected:
-  CheckpointTest()
-      : root_(fs::path(::testing::TempDir()) / str("checkpoint_test_", ::getpid())),
-        checkpoints_(root_ / "checkpoints") {}
-  ~CheckpointTest() override { fs::remove_all(root_); }
-
-  static Checkpoint make(int64_t step) {
-    const at::Tensor value = torch::full({3, 5}, static_cast<double>(step));
-    return {step, {{"w", value}}, {{"w.exp_avg", value * 2}}, str("{\"seed\":", step, "}")};
-  }
-  void save(int64_t step, int64_t keep = 3) { save_checkpoint(checkpoints_, make(step), keep); }
-  fs::path file(int64_t step, const char* name) const {
-    return checkpoint_directory(checkpoints_, step) / name;
-  }
-  static void flip_byte(const fs::path& path, int64_t offset) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(offset);
-    const char byte = static_cast<char>(file.get());
-    file.seekp(offset);
-    file.put(static_cast<char>(byte ^ 1));
-  }
-  // The step that load_newest finds; -1 for none.
-  int64_t newest() {
-    warnings_.clear();
-    const auto found =
-        load_newest(checkpoints_, [&](const std::string& text) { warnings_.push_back(text); });
-    if (!found) return -1;
-    EXPECT_TRUE(torch::equal(found->model.at(0).second, make(found->step).model.at(0).second));
-    return found->step;
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& entry : fs::directory_iterator(checkpoints_)) {
-      found.push_back(entry.path().filename().string());
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
-  fs::path root_, checkpoints_;
-  std::vector<std::string> warnings_;
-};
 
 TEST_F(CheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(newest(), -1);
@@ -77,16 +30,6 @@ TEST_F(CheckpointTest, ComesBackAsItWas) {
     EXPECT_TRUE(torch::equal(read.optimizer[0].second, make(100).optimizer[0].second));
   }
   EXPECT_THROW(load_checkpoint(checkpoint_directory(checkpoints_, 99)), UserError);
-}
-
-TEST_F(CheckpointTest, KeepsTheNewest) {
-  for (const int64_t step : {1, 2, 10, 100}) save(step, 2);
-  EXPECT_EQ(list_checkpoints(checkpoints_), (std::vector<int64_t>{10, 100}));
-  save(101, 0);
-  EXPECT_EQ(list_checkpoints(checkpoints_), (std::vector<int64_t>{10, 100, 101}));
-  save(123456789, 1);
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_123456789"}));
-  EXPECT_EQ(newest(), 123456789);
 }
 
 TEST_F(CheckpointTest, ADamagedFileIsNamedAndTheCheckpointBeforeUsed) {
@@ -123,123 +66,38 @@ TEST_F(CheckpointTest, ACheckpointUnderAnothersNameIsRefused) {
   EXPECT_THROW(load_checkpoint(checkpoint_directory(checkpoints_, 2)), UserError);
 }
 
-TEST_F(CheckpointTest, WhatAKilledProcessLeftIsCleared) {
-  save(1);
-  fs::create_directories(checkpoints_ / "step_00000002.unfinished");
-  std::ofstream(checkpoints_ / "step_00000002.unfinished" / "model.safetensors") << "half";
-  EXPECT_EQ(newest(), 1);
-  EXPECT_TRUE(warnings_.empty());
-  save(2);  // also when nobody prepared
-  EXPECT_EQ(newest(), 2);
-  fs::rename(checkpoint_directory(checkpoints_, 2), checkpoints_ / "step_00000002.replaced");
-  fs::create_directories(checkpoints_ / "step_00000003.unfinished");
-  prepare_checkpoints(checkpoints_);
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002"}));
-  fs::create_directories(checkpoints_ / "step_00000002.replaced");
-  prepare_checkpoints(checkpoints_);
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002"}));
-  EXPECT_EQ(newest(), 2);
-}
-
-TEST_F(CheckpointTest, TheSameStepIsReplaced) {
-  save(1);
-  Checkpoint other = make(1);
-  other.state_json = "{\"seed\":2}";
-  save_checkpoint(checkpoints_, other, 1);
-  EXPECT_EQ(load_checkpoint(checkpoint_directory(checkpoints_, 1)).state_json, "{\"seed\":2}");
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001"}));
-}
-
-TEST_F(CheckpointTest, AFutureThatWasGivenUpDoesNotComeBack) {
-  for (const int64_t step : {1, 2, 3}) save(step);
-  discard_after(checkpoints_, 1);
-  EXPECT_EQ(newest(), 1);
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002.discarded",
-                                               "step_00000003.discarded"}));
-  save(2, 1);
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002"}));
-  save(5);
-  flip_byte(file(5, "state.json"), 3);
-  save(3, 1);  // keep counts what can be used
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000003", "step_00000005.damaged"}));
-}
-
-TEST_F(CheckpointTest, DamagedOnesStayUnderAnotherName) {
-  for (int i = 0; i < 2; ++i) {  // the name is taken the second time
-    save(1), save(2);
-    flip_byte(file(2, "model.safetensors"), 70);
-    EXPECT_EQ(newest(), 1);
-    discard_after(checkpoints_, 1);
-    save(3, 1);
-  }
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002-2.damaged", "step_00000002.damaged",
-                                               "step_00000003"}));
-}
-
 TEST_F(CheckpointTest, WhatCannotBeReadForTheMomentIsNotDamaged) {
   save(1), save(2);
-  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
-    fs::permissions(file(2, name), fs::perms::none);
-    const auto other_user = ::setfsuid(65534);  // root may read all
-    EXPECT_THROW(newest(), UserError) << name;
-    EXPECT_THROW(load_weights(root_, nullptr), UserError) << name;
-    ::setfsuid(static_cast<uid_t>(other_user));
-    EXPECT_TRUE(warnings_.empty());
-    fs::permissions(file(2, name), fs::perms::owner_all);
-  }
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  const rlimit none{0, files.rlim_max};
-  ::setrlimit(RLIMIT_NOFILE, &none);
-  EXPECT_THROW(newest(), MachineError);
-  ::setrlimit(RLIMIT_NOFILE, &files);
-  EXPECT_EQ(newest(), 2);
-}
-
-TEST_F(CheckpointTest, OtherFilesInTheDirectoryAreLeftAlone) {
-  fs::create_directories(checkpoints_ / "step_1");
-  fs::create_directories(checkpoints_ / "step_0000000x");
-  fs::create_directories(checkpoints_ / "step_-0000001");
-  std::ofstream(checkpoints_ / "notes.txt") << "mine";
-  prepare_checkpoints(checkpoints_);
-  save(1, 1), save(2, 1);
-  EXPECT_EQ(names(), (std::vector<std::string>{"notes.txt", "step_-0000001", "step_00000002",
-                                               "step_0000000x", "step_1"}));
-}
-
-// In every directory that is renamed or removed somebody has put a file.
-TEST_F(CheckpointTest, NoDirectoryWithFilesOfOthersIsRemoved) {
-  std::vector<std::string> notes;
-  const auto put = [&](const std::string& directory) {
-    fs::create_directories(checkpoints_ / directory);
-    notes.push_back("in " + directory);
-    std::ofstream(checkpoints_ / directory / "mine") << notes.back();
+  const auto expect_sentence = [](const std::exception& error, const std::string& name) {
+    const std::string sentence = error.what();
+    EXPECT_TRUE(contains(sentence, name) && contains(sentence, "it may be whole")) << sentence;
   };
-  save(1, 0), save(3, 0), save(4, 0);
-  for (const char* directory :
-       {"idea.unfinished", "idea.discarded", "idea.replaced", "step_00000002.unfinished",
-        "step_00000004.discarded", "step_00000005.replaced", "step_00000001", "step_00000003",
-        "step_00000004", "step_00000009"}) {
-    put(directory);
+  const OrdinaryUser user(root_);
+  for (const std::string name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    SCOPED_TRACE(name);
+    const Forbidden forbidden(file(2, name.c_str()));
+    try {
+      newest();
+      ADD_FAILURE() << "expected a UserError";
+    } catch (const UserError& error) {
+      expect_sentence(error, name);
+    }
+    EXPECT_TRUE(warnings_.empty());
+    if (name == "optimizer.safetensors") {
+      EXPECT_NO_THROW(load_weights(root_, nullptr)) << "they are in the model's file";
+    } else {
+      EXPECT_THROW(load_weights(root_, nullptr), UserError);
+    }
   }
-  std::ofstream(checkpoints_ / "paper.unfinished") << "mine";
-  fs::create_directories(checkpoints_ / "empty.unfinished");
-  flip_byte(file(3, "model.safetensors"), 70);
-  prepare_checkpoints(checkpoints_);
-  discard_after(checkpoints_, 1);
-  for (const int64_t step : {1, 2, 3, 4, 5, 5, 6}) save(step, 1);
-  prepare_checkpoints(checkpoints_);
-  EXPECT_TRUE(fs::exists(checkpoints_ / "paper.unfinished"));
-  EXPECT_TRUE(fs::exists(checkpoints_ / "empty.unfinished"));
-  std::vector<std::string> found;
-  for (const auto& entry : fs::recursive_directory_iterator(checkpoints_)) {
-    if (entry.path().filename() == "mine") found.push_back(read_file(entry.path()));
+  EXPECT_EQ(newest(), 2);
+  try {
+    const OneDescriptor one;  // the model's file is open when the optimizer's is wanted
+    newest();
+    ADD_FAILURE() << "expected a MachineError";
+  } catch (const MachineError& error) {
+    expect_sentence(error, "optimizer.safetensors");
   }
-  std::sort(found.begin(), found.end());
-  std::sort(notes.begin(), notes.end());
-  EXPECT_EQ(found, notes);
-  EXPECT_EQ(newest(), 6);
-  EXPECT_EQ(list_checkpoints(checkpoints_), (std::vector<int64_t>{6}));
+  EXPECT_EQ(newest(), 2);
 }
 
 TEST_F(CheckpointTest, ShardsOfAPartAreReadTogether) {
@@ -324,25 +182,6 @@ TEST_F(CheckpointTest, OneIsWrittenWhileItsTensorsChange) {
   CheckpointInWriting saving(checkpoints_, std::move(bad), 3, nullptr, /*in_background=*/true);
   EXPECT_THROW(saving.finish(), UserError);
   expect_whole(2);
-}
-
-// A checkpoint of any name, whoever was killed between its renames.
-TEST_F(CheckpointTest, OneIsReplacedInItsPlace) {
-  const fs::path place = root_ / "one", aside = root_ / "one.replaced";
-  const auto step = [&] { return load_checkpoint(place).step; };
-  write_checkpoint(place / "", make(1));  // with a slash behind it
-  write_checkpoint(place, make(2));
-  EXPECT_EQ(step(), 2);
-  fs::rename(place, aside);  // after the first rename
-  EXPECT_EQ(step(), 2) << "the one before is still there to be read";
-  write_checkpoint(place, make(3));
-  EXPECT_FALSE(fs::exists(aside));
-  EXPECT_EQ(step(), 3);
-  fs::copy(place, aside);  // after the second
-  write_checkpoint(place, make(4));
-  EXPECT_FALSE(fs::exists(aside));
-  EXPECT_EQ(step(), 4);
-  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
 }
 
 }  // namespace

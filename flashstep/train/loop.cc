@@ -133,7 +133,10 @@ class Loop {
     StepResult result = steps_.run(step_);
     ++step_;
     const bool is_last = step_ == options_.steps;
-    if (log_) log_->add(step_, rate, std::move(result));
+    if (log_) {
+      log_->add(step_, rate, std::move(result));
+      log_->look();
+    }
     if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
       evaluate();
     if (log_ && log_->is_due()) log_->flush(step_);

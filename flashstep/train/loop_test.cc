@@ -331,8 +331,7 @@ TEST_F(LoopTest, TheFirstSkippedStepStopsTheRunThatForgivesNone) {
   EXPECT_EQ(list_checkpoints(at("run") / "checkpoints").back(), 2);
 }
 
-// On a GPU the loop hears of steps in batches: those behind the last one that was waited for do not
-// count against the run that goes on.
+// One more skipped step does not end the run that goes on after too many.
 TEST_F(LoopTest, WhoResumesAfterGivingUpIsCountedAnew) {
   Experiment experiment(at("run"));
   experiment.nan_from = 3, experiment.nan_until = 20;

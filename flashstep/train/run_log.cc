@@ -57,16 +57,14 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
 
 void RunLog::add(int64_t step, double learning_rate, StepResult result) {
   pending_.push_back({step, learning_rate, std::move(result)});
-  look();
 }
 
-// A device is not waited for: the host runs ahead of it, and hears of its steps when they are
-// flushed.
 void RunLog::look() {
-  const Pending& last = pending_.back();
-  if (!last.result.skipped.is_cpu()) return;
-  count_skipped(last.step, last.result.skipped.item<float>() != 0);
-  looked_at_ = pending_.size();
+  for (; looked_at_ < pending_.size(); ++looked_at_) {
+    const Pending& entry = pending_[looked_at_];
+    if (!entry.result.skipped.is_cpu()) return;
+    count_skipped(entry.step, entry.result.skipped.item<float>() != 0);
+  }
 }
 
 bool RunLog::is_due() const {

@@ -25,9 +25,11 @@ class RunLog {
   RunLog(const RunDirectory& directory, const Job& job, const LoopOptions& options,
          int64_t first_step, RunCounters counters);
 
-  // Update number `step` was started. Whether it was skipped is asked at once where that costs
-  // nothing, of a GPU's steps when they are flushed.
+  // Update number `step` was started.
   void add(int64_t step, double learning_rate, StepResult result);
+  // Counts which of the added steps were skipped, where it costs nothing to ask. A GPU is not
+  // waited for: the host runs ahead of it, and its steps are counted when they are flushed.
+  void look();
   // True when it is time to look: half a second has gone by, or many steps wait.
   bool is_due() const;
   // Writes all that waits, with the held-out loss at its last step if there is one (at step 0 there
@@ -66,7 +68,6 @@ class RunLog {
     double learning_rate;
     StepResult result;
   };
-  void look();
   void count_skipped(int64_t step, bool skipped);
   void show(int64_t step);
 

@@ -29,6 +29,16 @@ CheckpointState read_state(const fs::path& directory) {
   return state;
 }
 
+void check_size(const fs::path& path, uint64_t expected) {
+  std::error_code error;
+  const uint64_t size_bytes = fs::file_size(path, error);
+  require(error != std::errc::no_such_file_or_directory, "[checkpoint] expected the file ",
+          path.string(), ", got: ", error.message());
+  if (error) throw MachineError(str("cannot read ", path, ": ", error.message()));
+  require(size_bytes == expected, "[checkpoint] ", path.string(), ": expected ", expected,
+          " bytes, got ", size_bytes);
+}
+
 // The files that hold `part`, each held against its size and hash.
 TensorFiles open_part(const fs::path& directory, const CheckpointState& state,
                       const std::string& part) {
@@ -36,13 +46,7 @@ TensorFiles open_part(const fs::path& directory, const CheckpointState& state,
   for (const CheckpointFile& file : state.files) {
     if (file.part != part) continue;
     const fs::path path = directory / file.name;
-    std::error_code error;
-    const uint64_t size_bytes = fs::file_size(path, error);
-    require(error != std::errc::no_such_file_or_directory, "[checkpoint] expected the file ",
-            path.string(), ", got: ", error.message());
-    if (error) throw MachineError(str("cannot read ", path, ": ", error.message()));
-    require(size_bytes == file.size_bytes, "[checkpoint] ", path.string(), ": expected ",
-            file.size_bytes, " bytes, got ", size_bytes);
+    check_size(path, file.size_bytes);
     const std::string hash = hash_file(path);
     require(hash == file.hash, "[checkpoint] ", path.string(), ": expected contents with the hash ",
             file.hash, ", got ", hash, " (the file is damaged)");
@@ -118,12 +122,21 @@ std::optional<StoredCheckpoint> open_newest(const fs::path& checkpoints, const W
   return newest_with(checkpoints, warn, open_checkpoint);
 }
 
-bool is_whole(const fs::path& directory) {
+Condition condition_of(const fs::path& directory, Compared compared) {
   try {
-    open_checkpoint(directory);
-    return true;
+    if (compared == Compared::kHashes) {
+      open_checkpoint(directory);
+    } else {
+      for (const CheckpointFile& file : read_state(directory).files)
+        check_size(directory / file.name, file.size_bytes);
+    }
+    return Condition::kWhole;
+  } catch (const ForbiddenFile&) {
+    return Condition::kUnknown;
+  } catch (const UserError&) {
+    return Condition::kDamaged;
   } catch (const std::exception&) {
-    return false;
+    return Condition::kUnknown;
   }
 }
 

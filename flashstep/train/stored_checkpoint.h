@@ -33,10 +33,15 @@ struct StoredCheckpoint {
 // As load_checkpoint, load_newest and load_weights, which are made of these. Every file is held
 // against its size and hash.
 StoredCheckpoint open_checkpoint(const std::filesystem::path& directory);
-bool is_whole(const std::filesystem::path& directory);  // whether open_checkpoint() opens it
 std::optional<StoredCheckpoint> open_newest(const std::filesystem::path& checkpoints,
                                             const WarnFunction& warn);
 TensorFiles open_weights(const std::filesystem::path& path, const WarnFunction& warn);
+
+// What can be said of a checkpoint that is not opened. kUnknown: it cannot be read for the moment.
+enum class Condition { kWhole, kDamaged, kUnknown };
+// kSizes: state.json and the files' sizes only, which takes no time. kHashes: all of it.
+enum class Compared { kSizes, kHashes };
+Condition condition_of(const std::filesystem::path& directory, Compared compared);
 
 StoredCheckpoint in_memory(const Checkpoint& checkpoint);
 
