@@ -117,16 +117,20 @@ TEST_F(AttentionKernelsGpu, WarpgroupsAreRight) {
         const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
         for (const AttentionOptions& mask : masks()) {
           const auto reference = attention_testing::reference_of(x, mask);
-          for (const auto& [blocks, splits] :
-               {std::pair(132, 1), std::pair(3, 1), std::pair(5, 3)}) {
-            const auto plan = [&, splits = splits](const auto& problem, const auto& device) {
-              return attention_cuda::plan_of(problem, device,
-                                             attention_cuda::TileShape::kWarpgroups, splits);
+          for (const auto& [blocks, splits, is_narrow] :
+               {std::tuple(132, 1, false), std::tuple(3, 1, false), std::tuple(5, 3, false),
+                std::tuple(132, 1, true), std::tuple(5, 3, true)}) {
+            if (is_narrow && d > 64) continue;
+            const auto plan = [&, splits = splits, is_narrow = is_narrow](const auto& problem,
+                                                                          const auto& device) {
+              using attention_cuda::TileShape;
+              const auto shape = is_narrow ? TileShape::kNarrowWarpgroups : TileShape::kWarpgroups;
+              return attention_cuda::plan_of(problem, device, shape, splits);
             };
-            expect_results(
-                run_as({blocks, 227 * kKiB, 228 * kKiB, true}, x, mask, plan), reference,
-                unit_of(dtype, d),
-                str("D ", d, ", ", n, " x ", m, ", ", blocks, " blocks, ", splits, " splits"));
+            expect_results(run_as({blocks, 227 * kKiB, 228 * kKiB, true}, x, mask, plan), reference,
+                           unit_of(dtype, d),
+                           str("D ", d, ", ", n, " x ", m, ", ", blocks, " blocks, ", splits,
+                               " splits", is_narrow ? ", narrow" : ""));
           }
         }
         if (HasFailure()) return;  // the first shape says enough

@@ -58,6 +58,17 @@ Watch::Launched launched_in(const std::vector<Links>& links, const OutsideCollec
   return all;
 }
 
+// Ends what waits on this rank's GPU. It goes on then and writes anything into the others' memory,
+// who may be behind: by then their hosts shall know that it is no result.
+void end_on_gpus(const std::vector<Links>& links, OutsideCollectives& outside, Watch& watch) {
+  if (std::ranges::any_of(links, [](const Links& l) { return l.nccl != nullptr; }))
+    watch.wait_until_heard();
+  outside.interrupt();  // streams that wait for other ranks, before NCCL waits for them
+  for (const Links& l : links) {
+    if (l.nccl) l.nccl->abort();
+  }
+}
+
 // What ranks change in their process.
 void prepare_process() {
   // Gloo writes to connections that may be closed, which by default ends the process without a
@@ -207,16 +218,12 @@ void Group::guard(const std::function<void()>& also_end) const {
   const Internals& in = *internals_;
   if (!in.watch) return;
   const std::vector<Links> links = in.all_links();
-  in.watch->guard(
-      [links, outside = in.outside] { return launched_in(links, outside.get()); },
-      [links, outside = in.outside, also_end] {
-        for (const Links& l : links) shut_down(l.connections);
-        if (also_end) also_end();
-        outside->interrupt();  // streams that wait for other ranks, before NCCL waits for them
-        for (const Links& l : links) {
-          if (l.nccl) l.nccl->abort();
-        }
-      });
+  in.watch->guard([links, outside = in.outside] { return launched_in(links, outside.get()); },
+                  [links, outside = in.outside, watch = in.watch.get(), also_end] {
+                    for (const Links& l : links) shut_down(l.connections);
+                    if (also_end) also_end();
+                    end_on_gpus(links, *outside, *watch);
+                  });
 }
 
 Group::Group(const Group& whole, const Environment& own, const std::string& name)
@@ -301,9 +308,10 @@ Group::~Group() {
   if (failed) {
     in.watch->hurry();
     shut_down(in.connections);  // else Gloo waits for works that nobody will answer
-    in.outside->interrupt();
+    end_on_gpus({in}, *in.outside, *in.watch);
+  } else if (in.nccl) {
+    in.nccl->shutdown();
   }
-  if (in.nccl) failed ? in.nccl->abort() : in.nccl->shutdown();
   // Connections before the goodbye: a rank that still waits for this one learns that it is gone.
   in.nccl.reset();
   process_group_.reset();

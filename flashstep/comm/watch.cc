@@ -114,6 +114,19 @@ void Watch::hurry() {
   stuck_at_ = Clock::now() + options_.timeouts.grace;
 }
 
+// Others ask the store every interval.
+void Watch::wait_until_heard() {
+  std::unique_lock lock(mutex_);
+  const auto interval = std::chrono::duration_cast<Clock::duration>(in_seconds(interval_seconds_));
+  constexpr std::chrono::milliseconds kAnswer(100);  // of the store
+  const auto latest = verdict_at_ + 2 * interval + kAnswer;
+  news_.wait_until(lock, latest, [this] { return published_ || talk_ended_; });
+  const auto heard =
+      std::min(latest, (published_ ? published_at_ : verdict_at_) + interval + kAnswer);
+  lock.unlock();
+  std::this_thread::sleep_until(heard);
+}
+
 void Watch::tell(const std::string& sentence) {
   const std::lock_guard lock(mutex_);
   set_verdict({sentence, options_.rank});
@@ -123,6 +136,7 @@ void Watch::tell(const std::string& sentence) {
 void Watch::set_verdict(const Verdict& verdict) {
   if (!verdict_.empty()) return;
   verdict_ = verdict;
+  verdict_at_ = Clock::now();
   left_at_ = Clock::now();  // who is leaving stays a little longer, for this to be heard
   if (!leaving_) stuck_at_ = Clock::now() + options_.timeouts.grace;
   urgent_ = true;
@@ -197,7 +211,11 @@ bool Watch::exchange() {
   agreed.assign(values[0].begin(), values[0].end());
   if (agreed != kNoVerdict) {
     set_verdict(decode_verdict(agreed));
-    published_ = true;
+    if (!published_) {
+      published_ = true;
+      published_at_ = Clock::now();
+      news_.notify_all();
+    }
   }
   for (size_t i = 0; i < peers_.size(); ++i) {
     const auto beat_there = decode({values[i + 1].begin(), values[i + 1].end()});

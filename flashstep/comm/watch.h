@@ -76,6 +76,8 @@ class Watch {
   void part();
   // What comes before leave() may hang: on_stuck is needed again until then.
   void hurry();
+  // After a verdict: until the other ranks have had the time to hear it.
+  void wait_until_heard();
   // Makes `sentence`, of this rank, the verdict, unless there is one.
   void tell(const std::string& sentence);
   // Says goodbye; rank 0 stays for the others' sake until they have left or know the verdict.
@@ -110,7 +112,8 @@ class Watch {
   bool store_gone_ = false;
   Verdict verdict_;
   bool published_ = false;  // the store has the verdict
-  bool urgent_ = false;     // talk now, not at the next interval
+  Clock::time_point verdict_at_, published_at_;
+  bool urgent_ = false;  // talk now, not at the next interval
   bool leaving_ = false, talk_ended_ = false, stop_looking_ = false;
   Clock::time_point left_at_;
   std::optional<Clock::time_point> stuck_at_;

@@ -18,9 +18,22 @@ using testing::Ranks;
 
 constexpr int kOtherStep = 2;
 
-// Rank 1's loss leaves `b` out in one step, or its gradient comes in bf16 there. Exit code 77: a
-// rank went on with something else than the mean, which is NaN in that step.
-void train(const Environment& environment, const ReducerOptions& options, bool narrow) {
+struct Deviation {
+  bool narrow = false;   // the gradient of `b` comes in bf16; else it does not come
+  bool is_late = false;  // rank 0's GPU comes to the step when rank 1 has ended
+};
+
+// About a third of a second of an H200.
+void keep_busy(const at::Device& device) {
+  const Tensor a = at::zeros({4096, 4096}, device);
+  for (int i = 0; i < 100; ++i) at::matmul(a, a);
+}
+
+// Rank 1 deviates in one step. Exit code 77: a rank went on with something else than the mean,
+// which is NaN in that step.
+void train(const Environment& environment, const ReducerOptions& options,
+           const Deviation& deviation) {
+  const bool narrow = deviation.narrow;
   const at::Device device = testing::take_gpu(environment);
   GroupOptions group_options = testing::over_nccl();
   group_options.on_stuck = end_process;
@@ -32,6 +45,7 @@ void train(const Environment& environment, const ReducerOptions& options, bool n
     a.mutable_grad().reset();
     b.mutable_grad().reset();
     reducer.prepare_for_backward();
+    if (step == kOtherStep && group.is_first() && deviation.is_late) keep_busy(device);
     Tensor loss = a.sum();
     const bool is_other = step == kOtherStep && !group.is_first();
     if (is_other && narrow) b.set_grad_dtype(at::kBFloat16);
@@ -47,17 +61,18 @@ void train(const Environment& environment, const ReducerOptions& options, bool n
   }
 }
 
-void expect_heard(const ReducerOptions& options, bool narrow = false) {
+void expect_heard(const ReducerOptions& options, const Deviation& deviation) {
   testing::start_ranks(
-      2, [&](const Environment& environment) { train(environment, options, narrow); },
+      2, [&](const Environment& environment) { train(environment, options, deviation); },
       [&](Ranks& ranks) {
         EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
         EXPECT_EQ(ranks.exit_code(1), 2) << ranks.all_output();
         const char* const sentence =
-            narrow ? "expected gradients of Float for b, as was announced when they were wrapped, "
-                     "but backward gave BFloat16 on rank 1"
-                   : "expected gradients as in the first step, but backward gave none for b on "
-                     "rank 1";
+            deviation.narrow
+                ? "expected gradients of Float for b, as was announced when they were wrapped, "
+                  "but backward gave BFloat16 on rank 1"
+                : "expected gradients as in the first step, but backward gave none for b on "
+                  "rank 1";
         EXPECT_NE(ranks.output(1).find(sentence), std::string::npos) << ranks.all_output();
         EXPECT_EQ(ranks.exit_code(0), 1) << "77: neither the mean nor NaN\n" << ranks.all_output();
         EXPECT_NE(ranks.output(0).find("rank 1 ended with an error of its own"), std::string::npos)
@@ -70,12 +85,18 @@ const ReducerOptions kTransports[] = {{.peer_copies = false}, {}, {.flat_buckets
 
 TEST(GpuDeviations, AMissingGradient) {
   FLASHSTEP_NEED_GPUS(2);
-  for (const ReducerOptions& options : kTransports) expect_heard(options);
+  for (const ReducerOptions& options : kTransports) {
+    expect_heard(options, {});
+    expect_heard(options, {.is_late = true});
+  }
 }
 
 TEST(GpuDeviations, AGradientOfAnotherDtype) {
   FLASHSTEP_NEED_GPUS(2);
-  for (const ReducerOptions& options : kTransports) expect_heard(options, /*narrow=*/true);
+  for (const ReducerOptions& options : kTransports) {
+    expect_heard(options, {.narrow = true});
+    expect_heard(options, {.narrow = true, .is_late = true});
+  }
 }
 
 }  // namespace

@@ -35,10 +35,11 @@ bool takes_turns(const Problem& problem, const ForwardTile& tile, int splits) {
 }
 
 // Of heads whose tiles go round in turns. Two turns of opposite direction give all blocks as much,
-// so a section had best have a whole number of such pairs.
+// so where there are several sections, each had best have a whole number of such pairs.
 int section_heads_of_turns(const Problem& problem, const Device& device, int64_t row_tiles) {
   constexpr int64_t kBytes = 32 << 20;
   const int most = section_heads(problem, kBytes);
+  if (most == problem.batches * problem.heads) return most;
   const int64_t pair = 2 * device.sm_count;
   const auto left_over = [&](int heads) { return heads * row_tiles % pair; };
   int best = most;
@@ -54,8 +55,9 @@ int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& dev
 }
 
 // What a plan would cost, in microseconds of an H200 (only comparisons matter): constants fitted to
-// 1700 timings over N, D, tile and splits; in the mean its choice is 5 % slower than the best one,
-// where warpgroups take part 2 % (reports/attention_h200/warpgroups).
+// 1700 timings over N, D, tile and splits, and for D 64 to 2300 more with warpgroups; in the mean
+// its choice is 3 % slower than the best one, where warpgroups take part 1 to 2 %
+// (reports/attention_h200/warpgroups).
 // A step's times, on a multiprocessor that is full and for a block alone, are linear in the head
 // dim.
 struct StepTime {
@@ -69,7 +71,7 @@ StepTime step_time(Element element, int dim, const ForwardTile& tile) {
     return {full, 1.8 * full};
   }
   if (tile.warpgroups) {
-    const double narrow = dim == 64 && tile.rows() == 128 ? 1.29 : 1;
+    const double narrow = dim == 64 && tile.rows() == 128 ? 1.2 : 1;  // queries are read as often
     const double full = narrow * scores * (0.166 + 0.005 * dim);
     return {full, 1.1 * full};
   }
@@ -87,25 +89,29 @@ int64_t keys_of_part(const Problem& problem, const ForwardTile& tile, int splits
   return ceil_div(ceil_div(problem.m, splits), tile.keys) * tile.keys;
 }
 
-// Steps of the block that gets most where few heads' split keys go round in turns, each block with
-// `block_steps` more: how evenly they fall is the difference between good and bad splits.
+// Steps of the block that gets most where few tiles go round in turns, each with `block_steps`
+// more: how evenly they fall is the difference between good and bad tiles and splits.
 double most_steps_of_turns(const Problem& problem, const Device& device, const ForwardTile& tile,
                            int splits, double block_steps) {
   const int64_t heads = problem.batches * problem.heads;
   const int64_t part = keys_of_part(problem, tile, splits);
   std::vector<double> steps(static_cast<size_t>(device.sm_count));
-  int64_t index = 0;
+  int place = 0, direction = 1;
   for (int64_t row_tile = ceil_div(problem.n, tile.rows()) - 1; row_tile >= 0; --row_tile) {
     const int64_t last = std::min(problem.n, (row_tile + 1) * tile.rows()) - 1;
     const int64_t seen =
         problem.causal ? std::clamp<int64_t>(last + problem.diagonal + 1, 0, problem.m) : problem.m;
     for (int split = 0; split < splits; ++split) {
       const int64_t keys = std::min(seen - split * part, part);
-      for (int64_t head = 0; head < heads; ++head, ++index) {
-        const int64_t turn = index / device.sm_count, place = index % device.sm_count;
-        if (keys > 0)
-          steps[turn % 2 == 0 ? place : device.sm_count - 1 - place] +=
-              static_cast<double>(ceil_div(keys, tile.keys)) + block_steps;
+      const double more =
+          keys > 0 ? static_cast<double>(ceil_div(keys, tile.keys)) + block_steps : 0;
+      for (int64_t head = 0; head < heads; ++head) {
+        steps[place] += more;
+        if (place + direction < 0 || place + direction == device.sm_count) {
+          direction = -direction;
+        } else {
+          place += direction;
+        }
       }
     }
   }
@@ -124,8 +130,11 @@ double cost_of(const Problem& problem, const Device& device, int dim, const Forw
   constexpr double kMergeMicroseconds = 2.2, kMergeBytesPerMicrosecond = 3.1e6;
   const bool turns = takes_turns(problem, tile, splits);
   // Prologue and epilogue of a block.
-  const double block_steps = !tile.warpgroups ? 0.4 * 64 / tile.keys : turns ? 1 : 3;
-  const double start = tile.warpgroups ? 3 : 0;  // microseconds: barriers, maps, registers
+  const double block_steps = !tile.warpgroups ? 0.4 * 64 / tile.keys : turns ? 1.8 : 3;
+  // The same of one that others run beside and behind.
+  const double busy_steps = tile.warpgroups ? block_steps : 2.5 * 64 / tile.keys;
+  // Microseconds: barriers, maps, registers.
+  const double start = !tile.warpgroups ? 0 : turns ? 2 : 3;
   // Of the time of a multiprocessor's last blocks: the others wait.
   const double tail = !tile.warpgroups ? 0.32 : turns ? 0.4 : 0.8;
   const double heads = static_cast<double>(problem.batches) * problem.heads;
@@ -147,10 +156,13 @@ double cost_of(const Problem& problem, const Device& device, int dim, const Forw
   const int resident =
       resident_blocks(tile, forward_shared_bytes(problem.element, dim, tile), device);
   const double per_sm = std::ceil(blocks / device.sm_count);
-  const double work = (heads * row_tiles * mean + block_steps * blocks) / device.sm_count;
+  const double work = (heads * row_tiles * mean + busy_steps * blocks) / device.sm_count;
   double cost = start + std::max(time.alone * (chunk + block_steps), time.full * work);
-  if (turns && splits > 1) {
-    cost = start + time.alone * most_steps_of_turns(problem, device, tile, splits, block_steps);
+  constexpr int kFewTurns = 6;  // of more the mean says enough, and its sum takes no time
+  if (turns && !problem.causal && splits == 1) {
+    cost = start + time.full * per_sm * (longest + block_steps);
+  } else if (turns && blocks <= kFewTurns * device.sm_count) {
+    cost = start + time.full * most_steps_of_turns(problem, device, tile, splits, block_steps);
   } else if (per_sm <= resident) {
     cost = std::max(cost, per_sm * time.full * (chunk + block_steps));
   } else {
