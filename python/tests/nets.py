@@ -38,6 +38,12 @@ def loss_of(model, x, y):
     return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
 
+def norm_of_matrices(model):
+    """The L2 norm of the gradients of all parameters of two dimensions and more."""
+    gradients = [each.grad for each in model.parameters() if each.dim() >= 2 and each.grad is not None]
+    return nn.utils.get_total_norm(gradients)
+
+
 def train(model, optimizer, steps, rows, rank=0, world_size=1, first=0):
     for step in range(first, first + steps):
         optimizer.zero_grad()
