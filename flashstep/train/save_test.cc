@@ -369,20 +369,25 @@ TEST(Save, FilesOfOthersAreRefused) {
 }
 
 // All ranks find the mistake, and end with their own sentence.
-TEST(Save, AnotherModelIsRefusedByAllRanks) {
+TEST(Save, AnotherModelOrOptimizerIsRefusedByAllRanks) {
   testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     const Folder folder("other_model", /*is_owner=*/false);
+    DistributedDataParallel model(std::make_shared<Net>(), group);
     {
-      DistributedDataParallel model(std::make_shared<Net>(), group);
-      ShardedAdamW optimizer(model, torch::optim::AdamWOptions(1e-2));
-      take_step(model, optimizer, group.rank());
-      save(folder.path, model, optimizer, 1);
+      ShardedAdamW saved(model, torch::optim::AdamWOptions(1e-2));
+      take_step(model, saved, group.rank());
+      save(folder.path, model, saved, 1);
+    }
+    {
+      ShardedOptimizer<torch::optim::SGD> sgd(model, torch::optim::SGDOptions(1e-2).momentum(0.9));
+      expect_sentence([&] { load_if_exists(folder.path, model, sgd); }, {"another optimizer"});
+      EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // and could go on
     }
     DistributedDataParallel other(torch::nn::Linear(6, 8), group);
     ShardedAdamW optimizer(other, torch::optim::AdamWOptions(1e-2));
     expect_sentence([&] { load_if_exists(folder.path, other, optimizer); }, {"weight", "step 1"});
-    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // and could go on
+    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);
     if (group.is_first()) fs::remove_all(folder.path);
   });
 }
