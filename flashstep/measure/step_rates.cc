@@ -13,14 +13,13 @@ constexpr const char* kMeasured = "H200";
 
 // At the power limit of 700 W, as steps are: products sustained; memory as kernels and copies reach
 // it; link by copies of 200 MB; kernels from steps of 12 and 48 blocks. reports/limits_h200,
-// training_step_h200, attention_h200 (sweep.md). Attention: cuDNN's, and flashstep's own kernels,
-// which repeat their bits.
+// training_step_h200, attention_h200 (sweep.md; warpgroups).
 const StepRates kH200 = {.products = 660e12,
                          .memory = 3.9e12,
                          .link = 370e9,
                          .kernel_s = 1.6e-6,
-                         .attention = {470e12, 440e12, 610e12, 530e12, 1000},
-                         .deterministic_attention = {350e12, 340e12, 420e12, 330e12, 670},
+                         .cudnn_attention = {470e12, 440e12, 610e12, 530e12, 1000},
+                         .own_attention = {570e12, 470e12, 745e12, 510e12, 1000},
                          .is_measured = true,
                          .source = "an H200's rates, measured"};
 
@@ -55,8 +54,8 @@ std::optional<StepRates> step_rates(const std::string& gpu_name) {
   rates.products *= faster;
   rates.memory *= sheet->memory_bytes_per_s / known.memory_bytes_per_s;
   rates.link *= link->bytes_per_s / find_link_sheet(kMeasured)->bytes_per_s;
-  rates.attention = times(rates.attention, faster);
-  rates.deterministic_attention = times(rates.deterministic_attention, faster);
+  rates.cudnn_attention = times(rates.cudnn_attention, faster);
+  rates.own_attention = times(rates.own_attention, faster);
   rates.is_measured = false;
   rates.source = str("not measured on ", sheet->name, ": an H200's rates by the data sheets");
   return rates;

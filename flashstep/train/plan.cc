@@ -263,8 +263,10 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, boo
                         (run.ranks == 1 || run.uses_copies) && run.dividing == run.ranks;
   if (!is_known) return std::nullopt;
   const measure::StepRates& rates = *run.device.rates;
-  const auto& attention = train.deterministic ? rates.deterministic_attention : rates.attention;
   const ModelConfig& model = run.model();
+  // As attention/auto.cc chooses.
+  const auto& attention =
+      train.deterministic || model.head_dim() <= 64 ? rates.own_attention : rates.cudnn_attention;
   const auto steps = static_cast<double>(train.accumulation_steps);
   const PassWork work = pass_work(model, kept);
   PlannedTime time;
