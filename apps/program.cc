@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -36,8 +37,9 @@ int fail(int code, const std::string& sentence) {
   return code;
 }
 
-// What a command printed may be in a buffer still; a full disk shows when that is written.
-int end_output(int code) {
+// What a command printed may be in a buffer still; a full disk shows when that is written. Of a
+// terminal that was closed meanwhile (under nohup) nobody reads any more.
+int end_output(int code, bool to_terminal) {
   errno = 0;
   std::cout.flush();
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
@@ -47,6 +49,7 @@ int end_output(int code) {
     std::fputc('\n', stdout);
     std::fflush(stdout);
   }
+  if (errno == EIO && to_terminal) return code;
   return fail(kMachineFailure, str("the output could not be written", errno != 0 ? ": " : "",
                                    errno != 0 ? std::strerror(errno) : ""));
 }
@@ -84,7 +87,8 @@ int run(int argc, char** argv) {
 
 int run_program(int argc, char** argv) {
   end_with_a_sentence("flashstep");
-  return end_output(run_main("flashstep", [&] { return run(argc, argv); }));
+  const bool to_terminal = isatty(STDOUT_FILENO) == 1;  // a closed one is none any more
+  return end_output(run_main("flashstep", [&] { return run(argc, argv); }), to_terminal);
 }
 
 }  // namespace flashstep::apps

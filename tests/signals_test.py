@@ -85,6 +85,16 @@ class SignalsTest(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         self.ends_saved(process, "nohup", signal.SIGTERM, "SIGTERM")
 
+    def test_a_terminal_that_is_closed_under_nohup(self):
+        terminal, inside = os.openpty()
+        process = self.start("closed", stdout=inside, stderr=inside,
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        os.close(inside)
+        self.wait_for_steps("closed", 0)
+        os.close(terminal)
+        self.assertEqual(process.wait(60), 0)
+        expect_same(self.directory / "closed", self.reference)
+
     def test_a_limit_of_cpu_time(self):
         process = self.start("limited", *LONG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (5, 60)))
         self.ends_saved(process, "limited", signal.SIGXCPU, "limit of CPU time")

@@ -140,12 +140,13 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(target_of(std::move(p
   remove_abandoned(path_);
   while (true) {
     temporary_ = temporary_name(path_);
+    // Before there is a file: a signal may come at once.
+    unfinished_ = std::make_unique<Unfinished>(temporary_.c_str());
     descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path_));
     if (lock_new(descriptor_)) break;
     ::close(descriptor_);
   }
-  unfinished_ = std::make_unique<Unfinished>(temporary_.c_str());
 }
 
 AtomicFile::~AtomicFile() {
