@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import unittest
+from unittest import mock
 
 import needs_torch  # noqa: F401
 import torch
@@ -110,6 +111,12 @@ def is_interrupted(rank, world_size):
 class Faults(unittest.TestCase):
     def test_a_group_that_goes_first(self):
         ranks.run(2, outlives_its_group)
+
+    def test_a_launchers_rank_without_a_group(self):
+        with mock.patch.dict(os.environ, WORLD_SIZE="2"):
+            for wrap in (flashstep.DistributedDataParallel, flashstep.FullyShardedDataParallel):
+                with self.assertRaisesRegex(ValueError, r"init_process_group\(\) before, since WORLD_SIZE is 2"):
+                    wrap(nets.Net())
 
     def test_mistakes_are_sentences(self):
         ranks.run(2, mistakes)
