@@ -127,8 +127,8 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
 
 // Whole tiles, and no block without one.
 BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t head_bytes) {
-  BackwardGrid grid =
-      cut(steps, heads, /*slots=*/1, /*most_steps=*/INT64_MAX, /*most_chunks=*/1, head_bytes);
+  BackwardGrid grid = cut(steps, heads, /*slots=*/1, std::max<int64_t>(1, steps.longest),
+                          /*most_chunks=*/1, head_bytes);
   grid.blocks = heads * grid.tiles;
   return grid;
 }
