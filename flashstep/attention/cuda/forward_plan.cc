@@ -55,9 +55,9 @@ int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& dev
 }
 
 // What a plan would cost, in microseconds of an H200 (only comparisons matter): constants fitted to
-// 1700 timings over N, D, tile and splits, and for D 64 to 2300 more with warpgroups; in the mean
-// its choice is 3 % slower than the best one, where warpgroups take part 1 to 2 %
-// (reports/attention_h200/warpgroups).
+// 1700 timings over N, D, tile and splits, where in the mean its choice was 5 % slower than the
+// best one. Then to 2300 of D 64 with warpgroups: 1.5 % slower with these, 3 % without
+// (reports/attention_h200/warpgroups); other D were not timed again.
 // A step's times, on a multiprocessor that is full and for a block alone, are linear in the head
 // dim.
 struct StepTime {
@@ -71,7 +71,7 @@ StepTime step_time(Element element, int dim, const ForwardTile& tile) {
     return {full, 1.8 * full};
   }
   if (tile.warpgroups) {
-    const double narrow = dim == 64 && tile.rows() == 128 ? 1.2 : 1;  // queries are read as often
+    const double narrow = dim == 64 && tile.rows() == 128 ? 1.2 : 1;  // keys serve fewer queries
     const double full = narrow * scores * (0.166 + 0.005 * dim);
     return {full, 1.1 * full};
   }
