@@ -29,8 +29,6 @@ constexpr double kSumBlockSteps = 3;
 // times those of a formula summed in blocks without the bound, 2 with it, and no slower.
 constexpr int64_t kLongestSum = 2048;
 
-constexpr int64_t kWarpgroupRows = 128;  // of a tile, keys or queries
-
 constexpr int64_t kRegisters = 65536;      // of a multiprocessor
 constexpr int64_t kThreadRegisters = 256;  // at most, and these kernels come near
 
@@ -133,13 +131,32 @@ BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t head_bytes) {
   return grid;
 }
 
-// Warpgroups take whole tiles: these must fill the GPU.
+// Warpgroups do a step in half the time of the other forms, but take whole tiles: of few, the
+// longest one decides, where the others cut it for all multiprocessors. Times in steps of 128 by
+// 128, both passes of warpgroups. On an H200 (bfloat16, D 64 and 128, 1 to 64 heads, N 128 to
+// 65536) the form taken for fewer tiles than multiprocessors is 1 % slower than the better one in
+// the mean of 464 choices, 28 % at most (reports/attention_h200/warpgroups).
 bool takes_warpgroups(const BackwardPlan& plan, const Problem& problem, const Device& device) {
   if (!device.warpgroups || !has_warpgroups(plan.arithmetic, plan.padded_dim)) return false;
-  const int64_t blocks =
-      std::min(problem.batches * problem.kv_heads * ceil_div(problem.m, kWarpgroupRows),
-               problem.batches * problem.heads * ceil_div(problem.n, kWarpgroupRows));
-  return blocks >= device.sm_count;
+  constexpr double kStart = 2.5, kOfKeys = 4.0 / 7;  // of a step's products; the rest is dQ's
+  // Two passes end with sums over slices of a cut tile, one pass with the conversion of dQ.
+  const double other_start = problem.deterministic ? 13.5 : 4;
+  const double other_step = problem.deterministic ? 2.6 : 2;
+  constexpr int kRows = kWarpgroupRows;
+  const Steps keys = count_steps(ceil_div(problem.m, kRows), [&](int64_t tile) {
+    return problem.heads / problem.kv_heads *
+           (ceil_div(problem.n, kRows) - first_query_tile(problem, tile * kRows, kRows));
+  });
+  const Steps queries = count_steps(ceil_div(problem.n, kRows), [&](int64_t tile) {
+    return visible_key_tiles(problem, std::min(problem.n, (tile + 1) * kRows) - 1, kRows);
+  });
+  const double even = static_cast<double>(problem.batches) * problem.heads *
+                      static_cast<double>(queries.total) / device.sm_count;
+  const auto time = [&](const Steps& steps) {
+    return std::max(even, static_cast<double>(steps.longest));
+  };
+  return kStart + kOfKeys * time(keys) + (1 - kOfKeys) * time(queries) <=
+         other_start + other_step * even;
 }
 
 void lay_out(BackwardPlan& plan, const Problem& problem) {
