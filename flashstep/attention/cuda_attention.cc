@@ -1,7 +1,11 @@
 // The CUDA kernels behind tensors.
+#include <deque>
+#include <tuple>
+
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include "flashstep/attention/cuda/kernels.h"
@@ -34,6 +38,25 @@ attention_cuda::Device current_device() {
 #endif
   return {properties->multiProcessorCount, static_cast<int>(properties->sharedMemPerBlockOptin),
           static_cast<int>(properties->sharedMemPerMultiprocessor), warpgroups};
+}
+
+// The plan of a forward pass, kept for a thread's last shapes: to choose one takes the host up to
+// 90 us, more than the kernel of a small one.
+attention_cuda::ForwardPlan forward_plan(const attention_cuda::Problem& p) {
+  const auto shape =
+      std::make_tuple(c10::cuda::current_device(), p.element, p.batches, p.heads, p.kv_heads, p.n,
+                      p.m, p.head_dim, p.causal, p.diagonal, p.tf32);
+  struct Recent {
+    decltype(shape) of;
+    attention_cuda::ForwardPlan plan;
+  };
+  constexpr size_t kMost = 16;
+  thread_local std::deque<Recent> recent;
+  for (const Recent& one : recent)
+    if (one.of == shape) return one.plan;
+  if (recent.size() == kMost) recent.pop_front();
+  recent.push_back({shape, attention_cuda::plan_forward(p, current_device())});
+  return recent.back().plan;
 }
 
 // x itself where the kernels take it as it lies, else a copy.
@@ -70,7 +93,7 @@ void forward(const ForwardTensors& t, const AttentionSettings& settings) {
                                      kernel_input(v),
                                      kernel_output(t.out),
                                      t.logsumexp.data_ptr<float>()};
-  const auto plan = attention_cuda::plan_forward(pass.problem, current_device());
+  const auto plan = forward_plan(pass.problem);
   const Tensor scratch = workspace(plan.workspace_bytes, q);
   C10_CUDA_CHECK(
       attention_cuda::forward(pass, plan, data(scratch), at::cuda::getCurrentCUDAStream()));
