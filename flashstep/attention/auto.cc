@@ -22,18 +22,18 @@ struct Rule {
 
 // Compute capability 9.0, bfloat16 (float16 has the same instructions), D above 64: cuDNN's
 // kernels, which scaled_dot_product_attention takes there, win as soon as the work fills the GPU:
-// not forward, but their backward makes five products where ours makes seven. One head fills it
-// late, as cuDNN does not split its keys. With less work and with D up to 64 ours win, or are
-// within 3 % forward and backward, and repeat; forward alone, 32 heads of D 64, within 12 %. From
-// an H200: reports/attention_h200 (warpgroups; one head: history.md). Other GPUs are not measured:
-// there ours is taken, as for float32.
+// not forward, but their backward makes five products where ours makes seven. With less work, with
+// one head and with D up to 64 ours win, or are within 3 % forward and backward, and repeat;
+// forward alone, 32 heads of D 64, within 12 %. From an H200: reports/attention_h200/warpgroups.
+// Other GPUs are not measured: there ours is taken, as for float32.
 constexpr Rule kSdpaIsFaster[] = {
     // throughput, D 128, forward and backward: causal N 1024 (2^25) 0.98x, 4096 (2^29) 1.07x; full
     // N 1024 (2^26) 1.16x.
     {9, 72, 128, 32, int64_t{1} << 26},
-    // One head: N 16384 (2^27) was 1.10x forward and 1.08x backward; forward takes half the time
-    // since.
-    {9, 72, 128, 1, int64_t{1} << 28},
+    // 16 heads as well. One head takes ours, as cuDNN does not split its keys: its times at N 32768
+    // (2^29) and 65536 are 1.48 and 1.33 of ours forward, 0.87 and 0.84 backward, 1.01 and 0.97 in
+    // both together.
+    {9, 72, 128, 2, int64_t{1} << 28},
 };
 
 int64_t pairs_of(const AttentionProblem& problem) {
