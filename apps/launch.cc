@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "apps/commands.h"
@@ -20,15 +22,26 @@ struct LaunchArguments {
   bool no_label = false;
 };
 
-// Another program is told from a command of flashstep by the slash, as a shell tells its own.
+bool is_in_path(const std::string& program) {
+  std::istringstream path(std::getenv("PATH") == nullptr ? "" : std::getenv("PATH"));
+  for (std::string folder; std::getline(path, folder, ':');)
+    if (::access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+// A command of flashstep; else a program, as a shell would find it.
 std::vector<std::string> command_of_ranks(const CLI::App& app, std::vector<std::string> command) {
   const std::string& first = command.front();
   if (first.find('/') != std::string::npos) return command;
   const auto is_first = [&](const CLI::App* known) { return known->check_name(first); };
-  require(first.starts_with('-') || !app.get_subcommands(is_first).empty(),
-          "[launch] expected a command of flashstep, or a program with a slash in its name (./",
+  if (first.starts_with('-') || !app.get_subcommands(is_first).empty()) {
+    command.insert(command.begin(), "/proc/self/exe");
+    return command;
+  }
+  require(is_in_path(first),
+          "[launch] expected a command of flashstep, a program in PATH, or one with a slash in its "
+          "name (./",
           first, "), got ", first);
-  command.insert(command.begin(), "/proc/self/exe");
   return command;
 }
 
@@ -58,8 +71,8 @@ void add_launch(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
   command
       ->add_option("COMMAND", arguments->command,
-                   "After --: what each rank runs, a command of flashstep (train ...) or, with a "
-                   "slash in its name, another program (./example_data_parallel)")
+                   "After --: what each rank runs, a command of flashstep (train ...) or another "
+                   "program (./example_data_parallel, python3 train.py)")
       ->required();
   command
       ->add_option(

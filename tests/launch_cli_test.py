@@ -1,4 +1,5 @@
 """`flashstep launch`: what a person sees of the ranks, and the exit codes."""
+import importlib.util
 import os
 import signal
 import subprocess
@@ -32,8 +33,23 @@ expect(lines == [f"[rank {rank}] rank {rank} of 3" for rank in range(3)], "three
 run = launch("-n", "1", "--no-label", "--", "/bin/sh", "-c", "echo plain; exit 77")
 expect(run.returncode == 77 and run.stdout == "plain\n", "exit code 77 and a plain line", run)
 
-run = launch("-n", "2", "--", "/bin/true")
-expect(run.returncode == 0 and run.stdout + run.stderr == "", "a program without arguments to run", run)
+for program in ("/bin/true", "true"):  # in PATH
+    run = launch("-n", "2", "--", program)
+    expect(run.returncode == 0 and run.stdout + run.stderr == "", "a program without arguments to run", run)
+run = launch("-n", "2", "--", "no_such_program")
+expect(run.returncode == 2 and "a program in PATH" in run.stderr, "what may be started", run)
+
+# Rank 0 holds the port by itself, as torch.distributed does.
+if importlib.util.find_spec("torch"):
+    run = launch("-n", "2", "--no-label", "--", sys.executable, "-c", """
+import torch
+torch.distributed.init_process_group("gloo")
+rank = torch.tensor([torch.distributed.get_rank()])
+torch.distributed.all_reduce(rank)
+print("sum", rank.item())
+torch.distributed.destroy_process_group()
+""")
+    expect(run.returncode == 0 and run.stdout == "sum 1\nsum 1\n", "ranks of torch.distributed to meet", run)
 
 run = launch("-n", "1", "--no-label", "--", "/bin/sh", "-c", 'echo "$# ${#1}"', "sh", "", "b")
 expect(run.stdout == "2 0\n", "an empty word of the program's to stay one", run)

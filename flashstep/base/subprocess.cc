@@ -51,7 +51,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 // What a child gets between fork() and exec(), where nothing may allocate or lock.
 struct Descriptors {
   int in, out, err;  // -1: nothing
-  int inherited, failure;
+  int failure;
 };
 [[noreturn]] void become(char* const* arguments, char* const* variables,
                          const Descriptors& descriptors, int death_signal, pid_t parent) {
@@ -67,7 +67,6 @@ struct Descriptors {
   dup2(descriptors.in >= 0 ? descriptors.in : nothing, STDIN_FILENO);
   dup2(descriptors.out, STDOUT_FILENO);
   dup2(descriptors.err >= 0 ? descriptors.err : nothing, STDERR_FILENO);
-  if (descriptors.inherited >= 0) fcntl(descriptors.inherited, F_SETFD, 0);
   execvpe(arguments[0], arguments, variables);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(descriptors.failure, &error, sizeof error);
@@ -96,8 +95,7 @@ Child start_child(const ChildOptions& options) {
   if (child.pid == 0) {
     const int errors = options.errors == Errors::kMerged ? out.writing : err.writing;
     become(arguments.data(), assignments.empty() ? environ : variables.data(),
-           {in.reading, out.writing, errors, options.inherited, failure.writing},
-           options.death_signal, parent);
+           {in.reading, out.writing, errors, failure.writing}, options.death_signal, parent);
   }
   int error = child.pid < 0 ? errno : 0;
   for (const int end : {in.reading, out.writing, err.writing, failure.writing})

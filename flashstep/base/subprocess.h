@@ -32,7 +32,6 @@ struct ChildOptions {
   std::vector<std::string> command = {};  // looked up in PATH
   std::map<std::string, std::string> variables =
       {};                  // its whole environment; empty: this process's
-  int inherited = -1;      // a descriptor that stays open in the child
   bool has_input = false;  // else its stdin is empty
   Errors errors = Errors::kApart;
   int death_signal = SIGKILL;  // what the child gets when this process dies

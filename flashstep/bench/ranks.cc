@@ -34,7 +34,6 @@ std::string absolute(const std::string& program) {
 }
 
 std::unique_ptr<Subprocess> start(const RankJob& job) {
-  const FreePort port;  // of a single rank's store
   ChildOptions child;
   if (job.ranks > 1)
     child.command = {job.launcher, "launch", "-n", std::to_string(job.ranks), "--no-label", "--"};
@@ -44,8 +43,7 @@ std::unique_ptr<Subprocess> start(const RankJob& job) {
   // One rank needs nobody to watch it beside us: a program less to start and to wait for.
   if (job.ranks == 1) {
     child.variables =
-        rank_variables(std::move(child.variables), /*rank=*/0, /*world_size=*/1, port);
-    child.inherited = port.descriptor();
+        rank_variables(std::move(child.variables), /*rank=*/0, /*world_size=*/1, /*port=*/0);
   }
   child.variables[kTaskVariable] = job.task;
   child.death_signal = SIGTERM;  // a launcher stops its ranks then

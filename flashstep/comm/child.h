@@ -6,24 +6,23 @@
 
 namespace flashstep {
 
-// A listening socket on a free port of 127.0.0.1, closed on exec().
+// A port of 127.0.0.1 that nobody gets by chance while this lives, but a rank 0 of ours or of
+// torch.distributed that asks for it.
 class FreePort {
  public:
   FreePort();
-  ~FreePort() { close(); }
+  ~FreePort();
   FreePort(const FreePort&) = delete;
   FreePort& operator=(const FreePort&) = delete;
-  void close();  // once rank 0 has it: when rank 0 dies, nobody shall wait for its answer
 
-  int port() const { return port_; }
-  int descriptor() const { return descriptor_; }
+  int number() const { return number_; }
 
  private:
-  int descriptor_ = -1, port_ = 0;
+  int descriptor_ = -1, number_ = 0;
 };
 
 // `base` (of this process, usually) with what makes a process rank `rank` of `world_size` on this
-// machine; rank 0 is told of `port`'s socket, which it must inherit.
-Variables rank_variables(Variables base, int rank, int world_size, const FreePort& port);
+// machine, whose rank 0 holds the store at `port`; 0 is any, for a single rank.
+Variables rank_variables(Variables base, int rank, int world_size, int port);
 
 }  // namespace flashstep

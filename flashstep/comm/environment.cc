@@ -174,11 +174,6 @@ Environment from_rank(const Variables& variables) {
   environment.agent_store = agent == "True" || agent == "true" || agent == "1";
   environment.job = str(text(variables, "TORCHELASTIC_RUN_ID", "job"), "/attempt_",
                         number(variables, "TORCHELASTIC_RESTART_COUNT", 0));
-  if (environment.rank == 0) {
-    environment.store_descriptor = has(variables, "FLASHSTEP_STORE_DESCRIPTOR")
-                                       ? number(variables, "FLASHSTEP_STORE_DESCRIPTOR")
-                                       : -1;
-  }
   return environment;
 }
 

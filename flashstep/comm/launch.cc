@@ -163,6 +163,7 @@ class Launcher {
   const LaunchOptions& options_;
   const NoPipeSignal no_pipe_signal_;
   SignalQueue signals_;
+  const FreePort port_;
   std::vector<Rank> ranks_;
   int forwarded_ = 0;         // the last that came and asks for an end
   int code_ = 0;              // of the first rank that failed
@@ -185,7 +186,6 @@ Launcher::~Launcher() {
 }
 
 void Launcher::start() {
-  FreePort port;
   Variables base = variables_of_process();
   // Ranks that each use all cores take them from each other.
   const unsigned share = std::max(1u, std::thread::hardware_concurrency() / options_.ranks);
@@ -193,8 +193,7 @@ void Launcher::start() {
   for (int i = 0; i < options_.ranks; ++i) {
     ChildOptions child;
     child.command = options_.command;
-    child.variables = rank_variables(base, i, options_.ranks, port);
-    child.inherited = i == 0 ? port.descriptor() : -1;
+    child.variables = rank_variables(base, i, options_.ranks, port_.number());
     child.death_signal = SIGTERM;
     Rank& rank = ranks_[i];
     rank.child = start_child(child);

@@ -17,7 +17,7 @@ struct LaunchOptions {
 };
 
 // Starts the ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
-// (a free port, handed over as an open socket), forwards SIGINT, SIGTERM, SIGHUP (unless it is
+// (a free one that stays theirs), forwards SIGINT, SIGTERM, SIGHUP (unless it is
 // ignored), SIGXCPU, SIGUSR1 and SIGUSR2 to them, and waits. When a rank ends with another code
 // than 0, says which, why and its exit code, and stops the others. They are stopped as well when
 // this process dies. Returns 0; or the first failed rank's exit code; 1 if it was killed by a

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fcntl.h>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -30,6 +29,17 @@ bool holds_store(const Environment& environment) {
   return environment.rank == 0 && !environment.agent_store;
 }
 
+// Of `timeout`, what is left once somebody listens on this machine's `port`: c10d looks for a store
+// that is not there yet after half a second again.
+std::chrono::milliseconds wait_for_listener(int port, std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + timeout;
+  while (!somebody_listens_on(port) && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
 c10::intrusive_ptr<c10d::TCPStore> open_store(const Environment& environment,
                                               const Timeouts& timeouts) {
   c10d::TCPStoreOptions options;
@@ -37,13 +47,12 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const Environment& environment,
   options.isServer = holds_store(environment);
   options.waitWorkers = false;  // we wait ourselves, and say for whom
   options.timeout = timeouts.start;
-  const int inherited = environment.store_descriptor;
-  if (options.isServer && listens_on(inherited, environment.master_port)) {
-    fcntl(inherited, F_SETFD, FD_CLOEXEC);
-    options.masterListenFd = inherited;
-  }
+  if (!options.isServer && environment.master_address == "127.0.0.1")
+    options.timeout = wait_for_listener(environment.master_port, timeouts.start);
   try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+    auto store = c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+    store->setTimeout(timeouts.start);
+    return store;
   } catch (const std::exception& error) {
     const std::string reason = first_line(error);
     if (options.isServer) {

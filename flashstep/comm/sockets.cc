@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <ifaddrs.h>
@@ -149,11 +151,31 @@ std::string own_address(const std::string& host, bool one_machine) {
   return other;
 }
 
-bool listens_on(int descriptor, int port) {
-  int listening = 0;
-  socklen_t size = sizeof listening;
-  return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 &&
-         listening != 0 && port_by(getsockname, descriptor) == port;
+int bind_shared(int port) {
+  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int shared = 1;
+  if (descriptor >= 0 &&
+      (setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &shared, sizeof shared) != 0 ||
+       bind(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)) {
+    const int error = errno;
+    close(descriptor);
+    errno = error;
+    return -1;
+  }
+  return descriptor;
+}
+
+int port_of_socket(int descriptor) { return port_by(getsockname, descriptor); }
+
+bool somebody_listens_on(int port) {
+  const int descriptor = bind_shared(port);
+  if (descriptor < 0) return errno == EADDRINUSE;
+  close(descriptor);
+  return false;
 }
 
 }  // namespace flashstep

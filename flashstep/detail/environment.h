@@ -16,9 +16,6 @@ struct Environment {
   int master_port = 0;                       // 0: any free one (world size 1 only)
   // The store runs already, in torchrun's agent; else rank 0 holds it.
   bool agent_store = false;
-  // A listening socket of master_port that rank 0 inherited, so that nobody takes the port between
-  // its choice and its use; -1: none.
-  int store_descriptor = -1;
   // Before every key in the store: differs between jobs, and between restarts of one.
   std::string job;
   // For people: "torchrun", "mpirun", "srun", "flashstep launch", "RANK and WORLD_SIZE", "nobody".

@@ -67,6 +67,7 @@ class Ranks {
   bool wait_until(const std::function<bool()>& done, double seconds);
   void read_output(Rank& rank);
 
+  const FreePort port_;
   std::vector<Rank> ranks_;
 };
 
@@ -129,17 +130,15 @@ inline void run_ranks(int world_size, const RankBody& body, double seconds = 120
 
 inline Ranks::Ranks(int world_size, int call, const Variables& extra) : ranks_(world_size) {
   const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  FreePort port;
   for (int rank = 0; rank < world_size; ++rank) {
     ChildOptions options;
     options.command = {"/proc/self/exe",
                        str("--gtest_filter=", info->test_suite_name(), ".", info->name())};
-    options.variables = rank_variables(variables_of_process(), rank, world_size, port);
+    options.variables = rank_variables(variables_of_process(), rank, world_size, port_.number());
     options.variables["FLASHSTEP_TEST_CALL"] = std::to_string(call);
     options.variables["OMP_NUM_THREADS"] = std::string("1");
     options.variables.erase("GTEST_OUTPUT");  // else every rank overwrites the test's report
     for (const auto& [name, value] : extra) options.variables[name] = value;
-    options.inherited = rank == 0 ? port.descriptor() : -1;
     options.errors = Errors::kMerged;
     ranks_[rank].child = start_child(options);
   }
