@@ -1,5 +1,7 @@
 // Trains a module of your own: metrics, checkpoints, resuming and loss curve come with the loop.
+// On several processes: flashstep launch -n 2 -- ./example_own_module
 #include <flashstep/error.h>
+#include <flashstep/group.h>
 #include <flashstep/loop.h>
 #include <flashstep/optim.h>
 
@@ -13,13 +15,16 @@ struct Net : torch::nn::Module {
 };
 
 int train_net(const std::string& run_directory) {
-  torch::manual_seed(1);
+  const flashstep::Group group = flashstep::init();
   Net net;
+  const auto ranks = flashstep::data_parallelism(net, group);
+  torch::manual_seed(1 + group.rank());  // a rank's own data
   flashstep::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
   flashstep::Job job{net, optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
                        const torch::Tensor x = torch::rand({64, 8});
                        return torch::mse_loss(net.forward(x), x.sum(1, /*keepdim=*/true));
                      }};
+  job.parallel = ranks;
   job.learning_rate = [](int64_t t) {
     return flashstep::learning_rate_at({1e-2, 1e-4, 20, 300}, t);
   };

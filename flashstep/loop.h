@@ -29,6 +29,7 @@
 
 #include "flashstep/amp.h"
 #include "flashstep/checkpoint.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/group.h"
 #include "flashstep/optim.h"
 #include "flashstep/sharded_units.h"
@@ -61,7 +62,7 @@ using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_ste
 using StageFunction = std::function<void(int64_t step, int64_t micro_step)>;
 
 // How the ranks that train together take part in a step. This is a process alone, which has nothing
-// to do for it; parallelize() makes that of several.
+// to do for it; data_parallelism() and full_sharding() make that of several.
 class Parallelism {
  public:
   virtual ~Parallelism() = default;
@@ -75,6 +76,9 @@ class Parallelism {
   virtual std::shared_ptr<void> begin_micro_batch(bool /*is_last*/) { return nullptr; }
   // After the last backward: returns when the gradients are those of the global batch.
   virtual void synchronize_gradients() {}
+  // Before an evaluation and a checkpoint: buffers (running statistics), each rank's own while it
+  // trains, become rank 0's, so that a resumed run repeats what one that never stopped does.
+  virtual void synchronize_buffers() {}
   // Parameters that are whole only within call(); null: every rank has all of them.
   virtual ShardedUnits* units() const { return nullptr; }
   // forward(), which calls the module. With units all ranks call it equally often.
@@ -84,6 +88,15 @@ class Parallelism {
   int world_size() const { return group() == nullptr ? 1 : group()->world_size(); }
   bool is_main_rank() const { return rank() == 0; }
 };
+
+// For a Job or TrainStep of several ranks: every rank's parameters become rank 0's, and gradients
+// their mean over the ranks as by DistributedDataParallel; or parameters are divided as by
+// FullyShardedDataParallel. The loss calls `module` itself, without a wrapper, within
+// Parallelism::call. Module and group must outlive what is returned. UserError as the wrappers'.
+std::shared_ptr<Parallelism> data_parallelism(const torch::nn::Module& module, const Group& group,
+                                              const ReducerOptions& options = {});
+std::shared_ptr<Parallelism> full_sharding(torch::nn::Module& module, const Group& group,
+                                           const FullyShardOptions& options = {});
 
 struct StepOptions {
   int64_t accumulation_steps = 1;  // micro-batches in a step

@@ -17,6 +17,11 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
                                             int world_size, const std::string& address,
                                             std::chrono::milliseconds timeout);
 
+// Gloo throws on a thread of its own, which ends the process by SIGABRT, when a message comes that
+// is not the one that this rank waits for. From now on the process ends with a sentence and code 1
+// then.
+void explain_gloo_terminations();
+
 // Whether `work` is a collective (no message) of Gloo: one that can be waited for again.
 bool is_gloo_collective(const c10d::Work& work);
 

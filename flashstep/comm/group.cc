@@ -71,6 +71,7 @@ void end_on_gpus(const std::vector<Links>& links, OutsideCollectives& outside, W
 
 // What ranks change in their process.
 void prepare_process() {
+  explain_gloo_terminations();
   // Gloo writes to connections that may be closed, which by default ends the process without a
   // word.
   struct sigaction pipe = {};

@@ -219,6 +219,29 @@ TEST(GroupFaults, WhoIsCaughtElsewhereIsNamed) {
       });
 }
 
+// Gloo throws on its own thread then, which nobody catches.
+TEST(GroupFaults, DifferentCollectivesAreExplained) {
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        const Group group(environment, impatient());
+        at::Tensor sum = at::ones({environment.rank == 0 ? 4000 : 32});
+        all_reduce(group, sum, Reduce::kSum, "sum");
+        all_reduce(group, sum, Reduce::kSum, "sum");
+      },
+      [](Ranks& ranks) {
+        ASSERT_TRUE(ranks.wait_for_all(kPatienceSeconds)) << ranks.all_output();
+        const std::regex told("another message came than this rank waits for");
+        bool is_told = false;
+        for (const int rank : {0, 1}) {
+          EXPECT_FALSE(ranks.was_killed(rank)) << ranks.all_output();
+          EXPECT_EQ(ranks.exit_code(rank), 1) << ranks.all_output();
+          is_told = is_told || std::regex_search(ranks.output(rank), told);
+        }
+        EXPECT_TRUE(is_told) << ranks.all_output();
+      });
+}
+
 // A long computation, or the preparation of data, is no fault.
 TEST(GroupFaults, WhoIsBusyIsNotLost) {
   testing::run_ranks(2, [](const Environment& environment) {

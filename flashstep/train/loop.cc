@@ -154,6 +154,7 @@ class Loop {
   }
 
   void evaluate() {
+    if (job_.held_out_loss) job_.parallel->synchronize_buffers();
     std::optional<double> loss;
     if (job_.held_out_loss && (log_ || job_.evaluates_together || is_sharded())) {
       const RunLog::Pause pause(log_.get());
@@ -181,6 +182,7 @@ class Loop {
     finish_removing();  // the disk may have no room for one more
     if (log_) log_->sync(step_);
     std::optional<RunLog::Pause> pause(std::in_place, log_.get());
+    job_.parallel->synchronize_buffers();
     Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
@@ -310,10 +312,11 @@ namespace {
 void check_group(const Job& job) {
   if (job.parallel->world_size() > 1) return;
   const Environment environment = read_environment();
-  require(environment.world_size == 1 || environment.launcher == "srun",
-          "[train] expected job.parallel to have the Group of ", environment.world_size,
-          " ranks (started by ", environment.launcher, "), got a job of one process on rank ",
-          environment.rank);
+  require(
+      environment.world_size == 1 || environment.launcher == "srun",
+      "[train] expected job.parallel of data_parallelism() or full_sharding() with the Group of ",
+      environment.world_size, " ranks (started by ", environment.launcher,
+      "), got a job of one process on rank ", environment.rank);
 }
 
 }  // namespace

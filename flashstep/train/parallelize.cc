@@ -29,6 +29,7 @@ class DataParallelism : public Parallelism {
     return nullptr;
   }
   void synchronize_gradients() override { synchronizer_.finish(); }
+  void synchronize_buffers() override { synchronizer_.broadcast_buffers(); }
 
  private:
   mutable ModuleSynchronizer synchronizer_;
@@ -40,6 +41,7 @@ class FullSharding : public Parallelism {
       : module_(module), sharded_(module, group, options) {}
   const Group* group() const override { return &sharded_.group(); }
   ShardedUnits* units() const override { return &sharded_.units(); }
+  void synchronize_buffers() override { broadcast_from_first(module_.buffers(), *group()); }
   Tensor call(const std::function<Tensor()>& forward) override {
     sharded_.before_forward();
     try {
@@ -79,7 +81,6 @@ void call_blocks_as_units(TransformerImpl& model) {
 
 std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const ParallelConfig& config,
                                          const Group& group, const ParallelizeOptions& given) {
-  if (auto* model = module.as<TransformerImpl>()) call_blocks_as_units(*model);
   FullyShardOptions options;
   options.peer_copies = config.peer_copies == "all";
   options.shard_ranks = static_cast<int>(config.shard_ranks);
@@ -88,10 +89,21 @@ std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const Parall
   options.cast_undivided = false;
   options.device = group.device();
   options.fill = given.fill;
-  return std::make_shared<FullSharding>(module, group, options);
+  return full_sharding(module, group, options);
 }
 
 }  // namespace
+
+std::shared_ptr<Parallelism> data_parallelism(const torch::nn::Module& module, const Group& group,
+                                              const ReducerOptions& options) {
+  return std::make_shared<DataParallelism>(module, group, options);
+}
+
+std::shared_ptr<Parallelism> full_sharding(torch::nn::Module& module, const Group& group,
+                                           const FullyShardOptions& options) {
+  if (auto* model = module.as<TransformerImpl>()) call_blocks_as_units(*model);
+  return std::make_shared<FullSharding>(module, group, options);
+}
 
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
                                          Group* group, const ParallelizeOptions& given) {
@@ -105,7 +117,7 @@ std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const Parall
   options.peer_copies = config.peer_copies == "all";
   options.gradient_as_bucket_view = true;  // nobody keeps a step's gradients
   if (config.flat_buckets != "chosen") options.flat_buckets = config.flat_buckets == "yes";
-  return std::make_shared<DataParallelism>(module, *group, options);
+  return data_parallelism(module, *group, options);
 }
 
 bool shards_parameters(const ParallelConfig& config, const Group* group) {
