@@ -79,7 +79,7 @@ AnswerFunction weights_of(const std::string& wrapper) {
              {"wrong", str(wrong)},
              {"runs", count_of(runs, "run")},
              {"exact", which(worst == 0)},
-             {"worst", three_digits(worst)}}};
+             {"worst", worst == 0 ? "" : three_digits(worst)}}};
   };
 }
 

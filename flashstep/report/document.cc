@@ -185,8 +185,12 @@ class DocumentMaker {
         results_.begin(), results_.end(),
         [](const auto& a, const auto& b) { return a.made.measured_at < b.made.measured_at; });
     const Provenance made = latest == results_.end() ? Provenance() : latest->made;
-    const std::string machine = made.machine.substr(0, made.machine.find(';'));
-    page_.heading(1, "flashstep on " + (machine.empty() ? "no machine yet" : machine));
+    std::set<std::string> machines;
+    for (const Result& result : results_)
+      machines.insert(result.made.machine.substr(0, result.made.machine.find(';')));
+    page_.heading(1, "flashstep on " + (machines.empty()
+                                            ? "no machine yet"
+                                            : join({machines.begin(), machines.end()}, " and ")));
     page_.prose(results_.empty() ? "Preset " + record_.preset + "; nothing was measured."
                                  : str("Preset ", record_.preset, "; ", made.machine,
                                        made.driver.empty() ? "" : ", driver " + made.driver, "; ",
