@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -55,6 +56,13 @@ int end_output(int code, bool to_terminal) {
 }
 
 int run(int argc, char** argv) {
+  static char help[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1 && std::strcmp(argv[1], "help") == 0) {  // "help bench step": "bench step --help"
+    words.erase(words.begin() + 1);
+    words.push_back(help);
+    argv = words.data();
+  }
   CLI::App app("Train Transformer language models in C++: from raw text to samples.", "flashstep");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Print the help of every command");

@@ -54,6 +54,10 @@ class SentencesTest(unittest.TestCase):
                           ["train", "config.json", "--run", "piped", "--set", "text.source=pipe"]):
             self.says(2, ["expected a regular file", "pipe"], *arguments)
 
+    def test_help_is_a_command_too(self):
+        for command in ([], ["bench", "step"]):
+            self.assertEqual(self.done("help", *command).stdout, self.done(*command, "--help").stdout)
+
     def test_lost_output_has_its_reason(self):
         for arguments in (["--help"], ["train", "--help"], ["account", "all"], ["completion", "bash"]):
             with open("/dev/full", "w") as full:

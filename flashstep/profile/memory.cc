@@ -143,9 +143,11 @@ measure::AreaChart memory_timeline(const measure::MemoryTrace& trace, measure::E
   measure::AreaChart chart;
   chart.title = title;
   chart.subtitle = str("Peak ", human_bytes(static_cast<uint64_t>(most)));
-  if (trace.timed) chart.subtitle += str(" after ", fixed((peak.seconds - start) * 1e3, 1), " ms");
+  if (trace.timed)
+    chart.subtitle += str(" after ", fixed((peak.seconds - start) * 1e3, 1), " ms of the host");
   chart.footnote = footnote;
-  chart.x_label = trace.timed ? "ms" : "allocations and frees";
+  chart.x_label =
+      trace.timed ? "ms of the host, which runs ahead of a GPU" : "allocations and frees";
   chart.y_label = unit == kGiB ? "GiB of tensors" : "MiB of tensors";
   const double scale = trace.timed ? 1e3 : 1;
   for (const auto& moment : moments) chart.x.push_back((moment.seconds - start) * scale);

@@ -177,6 +177,8 @@ TEST(Memory, TimelineHasTheKindsAndThePasses) {
   EXPECT_EQ(chart.spans[0].label, "forward");
   EXPECT_NEAR(chart.spans[0].end, 1.5, 1e-9) << "milliseconds from the window's beginning";
   EXPECT_EQ(chart.y_label, "MiB of tensors");
+  EXPECT_EQ(chart.subtitle, "Peak 4.0 MiB after 2.0 ms of the host");
+  EXPECT_EQ(chart.x_label, "ms of the host, which runs ahead of a GPU");
   for (const measure::AreaLayer& layer : chart.layers) {
     ASSERT_EQ(layer.values.size(), chart.x.size());
     if (layer.name == "activations") {

@@ -97,11 +97,17 @@ Facts attention_compiled(const Evidence& evidence) {
   const auto both = pairs(rows, "implementation", "compiled", "naive", kGridCase);
   const TableRow last = both.last().a;
   const double kept = 1 / speed(both, "before backward");
+  RowPair longest;
+  for (const RowPair& pair : both) {
+    if (pair.a.number("forward") > 0 && pair.b.number("forward") > 0) longest = pair;
+  }
+  const double at_last = longest.b.number("forward") / longest.a.number("forward");
   return {{{"forward", speeds(ratios(both, "forward"), "without it")},
+           {"longest", std::isnan(at_last) ? "" : fixed(at_last, 2) + " times"},
            {"backward", speeds(ratios(both, "backward"), "without it")},
            {"kept", std::isnan(kept) ? "" : percent(kept)},
            {"order", which_order(compare_measured(kept, 1))}},
-          {},
+          {{"last", longest.a}},
           longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
                      {"naive", "compiled"})};
 }
@@ -271,7 +277,12 @@ Facts limits_answer(const Evidence& evidence) {
                         {{"rate", three_digits(row.number("measured") / (tera ? 1000 : 1))},
                          {"unit", tera ? "TFLOP/s" : row.text("unit")}}));
   }
+  const Columns notes = rows.empty() ? Columns() : rows.front().table->notes;
+  const bool busy = std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
+    return note.starts_with("Other programs were running");
+  });
   return {{{"gpu", which(gpu)},
+           {"busy", busy ? which(true) : ""},
            {"sheet", which(!own.numbers("share").empty())},
            {"limits", join(parts)}},
           {},

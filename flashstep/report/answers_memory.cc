@@ -88,9 +88,10 @@ Facts memory_peaks(const Evidence& evidence) {
   return facts;
 }
 
-// Why peaks rise or fall from fp32 to bf16, where what the passes make accounts for most of it.
+// Why peaks rise or fall from fp32 to bf16, where what the passes make, or keep beside the state,
+// accounts for most of it.
 void add_reason_of_change(const RowPairs& both, SentenceWords& words) {
-  const Columns made = {"activations", "temporaries"},
+  const Columns made = {"activations", "temporaries", "other"},
                 state = {"parameters", "gradients", "optimizer state"};
   double risen = 0, more = 0, copies = 0, fallen = 0, less = 0;
   bool all_state = true;
@@ -102,13 +103,11 @@ void add_reason_of_change(const RowPairs& both, SentenceWords& words) {
     if (order < 0) fallen -= peaks, less -= passes;
     all_state &= order != 0 || held(half, state) >= kNearlyAll * half.number("peak");
   }
-  words["copies"] = memory_words(copies);
-  if (risen > 0 && more > risen / 2 && copies > 0)
+  if (risen > 0 && more > risen / 2 && copies > 0) words["copies"] = memory_words(copies);
+  if (fallen > 0 && less > fallen / 2)
     words["reason"] = "0";
-  else if (fallen > 0 && less > fallen / 2)
-    words["reason"] = "1";
   else if (risen == 0 && fallen == 0 && all_state)
-    words["reason"] = "2";
+    words["reason"] = "1";
 }
 
 // "step" of "step, bf16 stream": the stream goes with the precision.

@@ -24,6 +24,8 @@ Facts transport_of(const TableRows& rows) {
                time = large.number("time") / small.number("time");
   // With half of the proportional growth the fixed cost of a call is half of the small one's time.
   Facts facts = {{{"decides", which(time > bytes / 2)}}, {{"", large}, {"small", small}}};
+  constexpr double kMostRanks = 6;  // of the handouts
+  if (many.number("ranks") < kMostRanks) facts.words["few"] = join(rows.distinct("ranks"), " and ");
   if (!(many.number("ranks") > large.number("ranks"))) return facts;
   const auto sent = [](double n) { return 2 * (n - 1) / n; };
   const double measured = many.number("time") / large.number("time"),
@@ -77,7 +79,7 @@ AnswerFunction weights_of(const std::string& wrapper) {
              {"wrong", str(wrong)},
              {"runs", count_of(runs, "run")},
              {"exact", which(worst == 0)},
-             {"worst", three_digits(worst)}}};
+             {"worst", worst == 0 ? "" : three_digits(worst)}}};
   };
 }
 
@@ -258,7 +260,15 @@ Facts sharding_state(const RowPairs& both) {
 Facts sharding_memory(const RowPairs& both) {
   const auto& [shard, whole] = both.back();
   const auto less = [&](const char* what) { return whole.number(what) - shard.number(what); };
-  return {{{"peak", which(less("after update") > 0.5 * (less("state") + less("gradients")))}}};
+  Facts facts = {
+      {{"peak", which(less("after update") > 0.5 * (less("state") + less("gradients")))}}};
+  // Ways to divide take turns with one model, whose copies in bf16 (ops/compute_copy.h) the first
+  // one's steps make and nobody drops.
+  const double copies = 1024 * whole.number("parameters") / 2;
+  if (shard.text("precision") == "bf16" &&
+      compare_measured(-1024 * less("after init"), copies) == 0)
+    facts.words["copies"] = memory_words(copies);
+  return facts;
 }
 
 Facts sharding_time(const RowPairs& both) {

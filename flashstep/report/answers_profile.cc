@@ -111,16 +111,17 @@ Facts profile_others(const Evidence& evidence) {
   for (const char* attention : {"naive", "auto"}) {
     const TableRows shown = rows.where({{"attention", attention}});
     if (shown.empty()) continue;
-    facts.shown = typical(shown, attention);
-    const double all = facts.shown.sum("time");
+    const TableRows told = typical(shown, attention);
+    const double all = told.sum("time");
+    if (facts.shown.empty()) facts.shown = told;
     std::vector<std::string> parts;
-    for (const TableRow& row : facts.shown) {
+    for (const TableRow& row : told) {
       const double share = row.number("time") / all;
       if (row.text("class") == "matmul" || !(share >= kNotable)) continue;
       parts.push_back(row.text("class") + " " + percent(share));
     }
     facts.cases.push_back(
-        {{{"any", which(!parts.empty())}, {"classes", join(parts)}}, {{"", facts.shown.front()}}});
+        {{{"any", which(!parts.empty())}, {"classes", join(parts)}}, {{"", told.front()}}});
   }
   return facts;
 }

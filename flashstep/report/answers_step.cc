@@ -52,6 +52,9 @@ Facts step_times(const Evidence& evidence) {
         return !(deviation_share(b) <= deviation_share(a));
       });
   const std::string gain = gain_of_bf16(shown);
+  const TableRows short_stream = shown.if_([](const TableRow& row) {
+    return row.text("mode").find("bf16 stream") != std::string::npos;
+  });
   if (!shown.first({{"context", shakiest.text("context")}})) shown.push_back(shakiest);
   const double most = deviation_share(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
@@ -61,6 +64,7 @@ Facts step_times(const Evidence& evidence) {
                     {"backward", extremes(first, "backward", "{backward|ms} ({model})")},
                     {"longer", span_of(times_forward, 1)},
                     {"gain", gain},
+                    {"short", short_stream.empty() ? "" : "residual stream and gradients"},
                     {"most", percent(most, 1)},
                     {"vary", which(!(most <= kSmallDeviation))},
                     {"none", no_room > 0 ? count_of(no_room, "case") : ""}},
@@ -218,7 +222,7 @@ Facts norms_facts(const Evidence& evidence) {
 }
 
 Facts sizes_facts(const Evidence& evidence) {
-  const TableRows rows = evidence.rows("sizes");
+  const TableRows all = evidence.rows("sizes"), rows = all.with({"gain forward", "gain backward"});
   if (rows.empty()) return {};
   const auto gain = [](const TableRow& row) {
     return (row.number("fp32 forward") + row.number("fp32 backward")) /
@@ -243,10 +247,11 @@ Facts sizes_facts(const Evidence& evidence) {
            {"smallest", rows.size() > 1 ? gain_words(rows.front()) : ""},
            {"largest", gain_words(rows.back())},
            {"grows", rows.size() > 1 ? which(grows) : ""},
+           {"none", listed(all.where({{"fp32 forward", "OOM"}}).distinct("model"))},
            {"pass", shakiest.text("pass")},
            {"error", percent(rows.most("gradient error").number("gradient error"), 1)}},
           {{"vary", shakiest}},
-          rows};
+          all};
 }
 
 }  // namespace

@@ -137,6 +137,11 @@ class DocumentMaker {
     page_.group("section", {}, [&] {
       page_.heading(2, section.title, section.name);
       page_.prose(section.about, "soft");
+      std::vector<std::string> left_out;
+      for (const LeftOut& out : record_.left_out) {
+        if (out.section == section.name) left_out.push_back(out.what + ": " + out.why);
+      }
+      if (!left_out.empty()) page_.prose("Left out: " + join(left_out, "; ") + ".", "missing");
       for (const Answer* one : answered)
         page_.group("answer", one->question->years, [&] { add_answer(*one); });
       if (measured.empty()) return;
@@ -171,8 +176,7 @@ class DocumentMaker {
         page_.table(missing);
       }
       if (!left_out.rows.empty())
-        page_.fold("What the preset asks for and this machine left out", "",
-                   [&] { page_.table(left_out); });
+        page_.fold("What the preset asks for and was left out", "", [&] { page_.table(left_out); });
     });
   }
 
@@ -181,16 +185,22 @@ class DocumentMaker {
         results_.begin(), results_.end(),
         [](const auto& a, const auto& b) { return a.made.measured_at < b.made.measured_at; });
     const Provenance made = latest == results_.end() ? Provenance() : latest->made;
-    const std::string machine = made.machine.substr(0, made.machine.find(';'));
-    page_.heading(1, "flashstep on " + (machine.empty() ? "no machine yet" : machine));
+    std::set<std::string> machines;
+    for (const Result& result : results_)
+      machines.insert(result.made.machine.substr(0, result.made.machine.find(';')));
+    page_.heading(1, "flashstep on " + (machines.empty()
+                                            ? "no machine yet"
+                                            : join({machines.begin(), machines.end()}, " and ")));
     page_.prose(results_.empty() ? "Preset " + record_.preset + "; nothing was measured."
                                  : str("Preset ", record_.preset, "; ", made.machine,
                                        made.driver.empty() ? "" : ", driver " + made.driver, "; ",
                                        made.version, "; last measured ", made.measured_at, "."),
                 "soft");
-    const size_t missing = document_.asked - document_.measured;
-    page_.prose(str(document_.measured, " of ", document_.asked, " questions are answered, ",
-                    missing, missing > 0 ? " [not measured](#missing)." : " not measured."));
+    const size_t missing = document_.asked - document_.measured, left = record_.left_out.size();
+    page_.prose(str(
+        document_.measured, " of ", document_.asked, " questions are answered, ", missing,
+        missing > 0 ? " [not measured](#missing)" : " not measured",
+        left > 0 ? "; [" + count_of(left, "part") + "](#missing) of the preset left out." : "."));
     add_findings();
     for (const auto& remarks : {complaints, differences()}) {
       for (const std::string& remark : remarks) page_.prose(remark, "remark");

@@ -46,6 +46,8 @@ struct RunRecord {
 void write_record(const RunRecord& record, const std::filesystem::path& directory);
 // Defaults where there is none; UserError for a damaged one.
 RunRecord read_record(const std::filesystem::path& directory);
+// What its preset asks of the machines of these results beyond them, if it does not know.
+void add_left_out(const std::vector<Result>& results, RunRecord& record);
 
 // Sections without result or answer are not in it; questions of sections that `record.only` leaves
 // out are not asked.

@@ -178,4 +178,41 @@ RunRecord read_record(const fs::path& directory) {
   }
 }
 
+constexpr const char* kNeedsPython = "needs Python's torch";  // as plan_of() says it
+
+void add_left_out(const std::vector<Result>& results, RunRecord& record) {
+  const auto gpus_of = [](const Result& result) {
+    std::istringstream machine(result.made.machine);  // "2 x NVIDIA H200 with 140 GiB; ..."
+    size_t gpus = 0;
+    std::string x;
+    return machine >> gpus >> x && x == "x" ? gpus : 0;
+  };
+  size_t most = 0;
+  for (const Result& result : results) most = std::max(most, gpus_of(result));
+  for (const Section& section : sections()) {
+    if (!is_wanted(record.only, section.name)) continue;
+    std::set<std::string> known;
+    size_t gpus = 0;
+    for (const LeftOut& out : record.left_out) known.insert(out.what);
+    for (const Result& result : results) {
+      if (result.section == section.name) gpus = std::max(gpus, gpus_of(result));
+      known.insert(result.measurement);
+    }
+    measure::Machine machine;
+    machine.memory_bytes = UINT64_MAX;
+    machine.gpus.resize(gpus > 0 ? gpus : most);
+    Plan plan = plan_of(section, record.preset, machine);
+    for (const Measurement& one : plan.measurements)
+      plan.left_out.push_back(
+          {one.name, one.needs.python ? kNeedsPython : "was not run", section.name});
+    for (LeftOut& out : plan.left_out) {
+      if (out.why.starts_with(kNeedsPython)) {  // whether or not who draws has it
+        if (contains(out.what, " ")) continue;  // a part of what was measured
+        out.why = kNeedsPython;
+      }
+      if (known.insert(out.what).second) record.left_out.push_back(std::move(out));
+    }
+  }
+}
+
 }  // namespace flashstep::tools

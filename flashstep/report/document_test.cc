@@ -146,6 +146,27 @@ TEST(Document, AYearLeavesTheOthersQuestions) {
   }
 }
 
+TEST(Document, SaysWhatThePresetAsksBeyondTheResults) {
+  std::vector<Result> results = {
+      result_of("allreduce", "allreduce_2026", {table_of({"backend"}, {{"nccl"}})}),
+      result_of("profile", "profile_n0256_2026", {table_of({"model"}, {{"small"}})})};
+  results[0].made.machine = "2 x NVIDIA H200 with 140 GiB; a processor";
+  results[1].made.machine = "1 x NVIDIA H200 with 140 GiB; a processor";
+  RunRecord record = {"2026", {"allreduce", "profile"}, {}};
+  add_left_out(results, record);
+  std::vector<std::string> left_out;
+  for (const LeftOut& out : record.left_out) left_out.push_back(out.what + ": " + out.why);
+  EXPECT_EQ(join(left_out, "; "),
+            "profile_2026 at the longest context that fits: no command searches for it; "
+            "profile_n0512_2026: was not run; profile_n1024_2026: was not run; "
+            "allreduce_2026 with more ranks: needs 6 GPUs, this machine has 2");
+  add_left_out(results, record);
+  EXPECT_EQ(record.left_out.size(), left_out.size()) << "known ones are not told twice";
+  const std::string markdown = document_of(results, record).markdown;
+  EXPECT_SAYS(markdown, "; [4 parts](#missing) of the preset left out.");
+  EXPECT_SAYS(markdown, "Left out: " + left_out.back() + ".");
+}
+
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
   EXPECT_SAYS_NOT(document_of(results, run_record()).markdown, "several");

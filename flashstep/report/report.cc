@@ -66,10 +66,11 @@ RunRecord record_of(const ReportOptions& options, const Plan& plan) {
   return record;
 }
 
-void draw(const ReportOptions& options, const RunRecord& record,
-          const std::vector<std::string>& keys, ReportOutcome& outcome) {
+void draw(const ReportOptions& options, RunRecord record, const std::vector<std::string>& keys,
+          ReportOutcome& outcome) {
   StoredResults stored = read_results(options.directory);
   const std::vector<Result> results = current(std::move(stored.results), keys);
+  if (keys.empty()) add_left_out(results, record);
   const std::vector<ResultFiles> files = make_files(results);
   // Drawing pictures as PNG takes longer than all the rest, and a browser seconds: beside it.
   std::future<void> drawn =
@@ -149,7 +150,7 @@ ReportOutcome redraw_report(const ReportOptions& options) {
   RunRecord record = read_record(options.directory);
   if (options.all_sections) record.only.clear();
   ReportOutcome outcome;
-  draw(options, record, {}, outcome);
+  draw(options, std::move(record), {}, outcome);
   return outcome;
 }
 
