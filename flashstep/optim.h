@@ -31,8 +31,8 @@ struct Schedule {
       0;  // Tc: the cosine runs from Tw to Tc; 0: no cosine, constant after warm-up
 };
 
-// The rate of update number `step`, counted from 0 (the course's t; with a warm-up, step 0 has rate
-// 0):
+// The rate of update number `step` (the course's t). The program counts from 1: with a warm-up step
+// 0 has rate 0, an update that changes nothing.
 //   t < Tw:        t / Tw * max
 //   Tw <= t <= Tc: min + (1 + cos(pi * (t - Tw) / (Tc - Tw))) / 2 * (max - min)
 //   t > Tc:        min
