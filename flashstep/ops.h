@@ -1,5 +1,7 @@
-// Fused operations of language models, each differentiable, on CPUs and GPUs. Of each that has one,
-// NAME_reference is the formula in tensor operations.
+// Fused operations of language models, each differentiable once, on CPUs and GPUs. Of each that has
+// one, NAME_reference is the formula in tensor operations, differentiable as often as one likes. A
+// backward with create_graph through an operator whose second derivatives are not known is a
+// UserError.
 #pragma once
 
 #include <functional>
@@ -34,7 +36,7 @@ class AutocastGuard {
 };
 
 // y = weight * x / sqrt(mean(x^2 over the last dimension) + epsilon), computed in float32 (float64
-// for float64 input), differentiable in x and weight.
+// for float64 input), differentiable once in x and weight.
 //   x (..., C) of a floating dtype; weight (C).
 // Returns x's shape and dtype; under autocast the autocast dtype, because what follows a norm is a
 // matrix product that would round to it anyway. UserError for a weight that does not fit.
@@ -58,7 +60,7 @@ struct RotaryTables {
 RotaryTables rotary_tables(int64_t positions, int64_t head_dim, double theta);
 
 // Rotates each pair (x[..., 2i], x[..., 2i + 1]) by the angle of its position and i, computed in
-// float32 (float64 for float64 input). Differentiable in x.
+// float32 (float64 for float64 input). Differentiable in x, as often as one likes.
 //   x (B, H, N, D) of a floating dtype, any strides; tables.cos, tables.sin (N, D / 2).
 // Returns x's shape, dtype and (where x is dense) layout. UserError for tables that do not fit.
 // Source: Su et al., "RoFormer" (2021), equation 34.
@@ -68,7 +70,7 @@ at::Tensor rope(const at::Tensor& x, const RotaryTables& tables);
 at::Tensor rope_reference(const at::Tensor& x, const RotaryTables& tables);
 
 // silu(a) * b with silu(a) = a / (1 + exp(-a)), element by element, computed in float32 (float64
-// for float64 inputs) and rounded once. Differentiable.
+// for float64 inputs) and rounded once. Differentiable once.
 //   a, b: the same shape and floating dtype. Returns that shape and dtype.
 // Source: Shazeer, "GLU variants improve Transformer" (2020), equation 6.
 at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b);
@@ -77,7 +79,7 @@ at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b);
 at::Tensor swiglu_reference(const at::Tensor& a, const at::Tensor& b);
 
 // weight[ids]: rows of weight (V, C) of a floating dtype for ids (...) int64, each in [0, V).
-// Differentiable in weight; rows of equal ids are summed in float32 in the order of their
+// Differentiable once in weight; rows of equal ids are summed in float32 in the order of their
 // positions, so that bits repeat. The gradient is dense and has the dtype that weight keeps
 // gradients in (set_grad_dtype), or weight's. Returns (..., C). UserError for another shape or
 // dtype.

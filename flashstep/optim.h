@@ -31,8 +31,8 @@ struct Schedule {
       0;  // Tc: the cosine runs from Tw to Tc; 0: no cosine, constant after warm-up
 };
 
-// The rate of update number `step`, counted from 0 (the course's t; with a warm-up, step 0 has rate
-// 0):
+// The rate of update number `step` (the course's t). The program counts from 1: with a warm-up step
+// 0 has rate 0, an update that changes nothing.
 //   t < Tw:        t / Tw * max
 //   Tw <= t <= Tc: min + (1 + cos(pi * (t - Tw) / (Tc - Tw))) / 2 * (max - min)
 //   t > Tc:        min
@@ -91,16 +91,18 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
 // a pass over each group, device and dtype.
 //
 // It is a torch::optim::Optimizer and takes torch::optim::AdamWOptions, so parameter groups,
-// learning-rate schedulers, torch::save and torch::load work as with torch::optim::AdamW. What
-// differs is the state: the step count and the learning rate are tensors on the parameters' device,
-// because a number would be frozen into a captured CUDA graph, and because a step with a non-finite
-// gradient can then be skipped on the device, without the host waiting to hear of it.
+// learning-rate schedulers, torch::save and torch::load work as with torch::optim::AdamW; either
+// loads what the other saved. What differs is the state: the step count and the learning rate are
+// tensors on the parameters' device, because a number would be frozen into a captured CUDA graph,
+// and because a step with a non-finite gradient can then be skipped on the device, without the host
+// waiting to hear of it.
 class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  public:
   static constexpr bool kUpdatesEachElementAlone = true;  // for ShardedOptimizer's flat shards
   static constexpr bool kTakesGradientsOfAnyDtype = true;
 
-  // UserError when an option is out of range or a parameter is not a dense floating-point tensor.
+  // UserError when a group has options of another class, an option is out of range or a parameter
+  // is not a dense floating-point tensor.
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                  torch::optim::AdamWOptions defaults = {});
   explicit AdamW(std::vector<torch::Tensor> parameters, torch::optim::AdamWOptions defaults = {});

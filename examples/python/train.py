@@ -36,8 +36,8 @@ def main():
     optimizer = flashstep.ShardedOptimizer(model.parameters(), flashstep.AdamW, lr=3e-3)
     for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = flashstep.cosine_learning_rate(
-                step, learning_rate=3e-3, min_learning_rate=3e-4, warmup_steps=20, cosine_steps=STEPS
+            group["lr"] = flashstep.cosine_learning_rate(  # of updates from 1 on
+                step + 1, learning_rate=3e-3, min_learning_rate=3e-4, warmup_steps=20, cosine_steps=STEPS
             )
         inputs, targets = batches.at(step)
         loss = flashstep.cross_entropy(model(inputs), targets)

@@ -12,6 +12,7 @@
 #include "flashstep/bindings/traced.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
 
@@ -140,6 +141,7 @@ class LinearCrossEntropyPair : public torch::autograd::Function<LinearCrossEntro
     return {loss, dx, dweight};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    internal::refuse_create_graph("linear_cross_entropy");
     const auto saved = context->get_saved_variables();
     const auto wants = context->saved_data["wants"].toBoolList();
     const Tensor factor = gradients[0].to(at::kFloat).view({1});

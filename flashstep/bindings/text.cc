@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "flashstep/base/places.h"
 #include "flashstep/bindings/border.h"
 #include "flashstep/bindings/registrations.h"
 #include "flashstep/data.h"
@@ -47,6 +48,7 @@ class TokenizerObject : public torch::CustomClassHolder {
     return bytes_tensor(tokenizer_.decode(narrow));
   }
   int64_t encode_to_file(std::vector<std::string> files, std::string path, int64_t threads) {
+    for (const std::string& file : files) require_other_file(file, path);
     TokenFileWriter writer(path, tokenizer_.vocab_size());
     EncodeOptions options;
     options.threads = static_cast<int>(threads);

@@ -7,6 +7,7 @@
 #include "flashstep/attention.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
 
@@ -109,6 +110,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("model");
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &rstd = saved[2], &weights = saved[4], &cos = saved[5],
                &sin = saved[6];
@@ -184,6 +186,7 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("model");
     const auto saved = context->get_saved_variables();
     const auto &attended = saved[0], &x2 = saved[1], &rstd = saved[3], &out_weight = saved[6],
                &up_weights = saved[7], &down_weight = saved[8];

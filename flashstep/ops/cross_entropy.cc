@@ -6,6 +6,7 @@
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/element.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
@@ -30,6 +31,7 @@ class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("cross_entropy");
     const auto saved = context->get_saved_variables();
     return {internal::cross_entropy_backward(gradients[0], saved[0], saved[1], saved[2]),
             at::Tensor(), at::Tensor()};

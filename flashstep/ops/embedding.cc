@@ -6,6 +6,7 @@
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/differentiable_once.h"
 
 namespace flashstep {
 namespace {
@@ -28,6 +29,7 @@ class CudaEmbedding : public torch::autograd::Function<CudaEmbedding> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("embedding");
     const Tensor ids = context->get_saved_variables()[0].flatten();
     const Tensor dy = gradients[0].contiguous();
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());

@@ -9,6 +9,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/products/product.h"
 
@@ -50,6 +51,7 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("linear");
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
@@ -86,9 +88,8 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    require(!at::GradMode::is_enabled(),
-            "[linear] expected a backward without create_graph: split products have no second "
-            "derivatives (set_float32_products)");
+    internal::refuse_create_graph(
+        "linear", "split products have no second derivatives (set_float32_products)");
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
     const Tensor rows = x.reshape({-1, x.size(-1)});

@@ -9,6 +9,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cost.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
 #include "flashstep/products/product.h"
@@ -122,6 +123,7 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("linear_cross_entropy");
     const auto saved = context->get_saved_variables();
     // A matrix of one element: multiplied in float32, where a number would be rounded to bfloat16.
     const auto factor = gradients[0].to(at::kFloat).view({1, 1});

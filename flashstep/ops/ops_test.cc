@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "flashstep/error.h"
 #include "flashstep/ops/cost.h"
@@ -254,6 +255,46 @@ TEST(CrossEntropy, NamesWhatIsWrong) {
   EXPECT_THROW(swiglu(logits, logits[0]), UserError);
   EXPECT_THROW(rope(logits.unsqueeze(0), rotary_tables(3, 4, 10000.0)), UserError);
   EXPECT_THROW(rotary_tables(3, 5, 10000.0), UserError);
+}
+
+// The penalty's gradient needs second derivatives of op at x.
+Tensor gradient_of_penalty(const Op& op, const Tensor& at_x) {
+  const auto x = at_x.detach().requires_grad_();
+  const auto y = op({x});
+  const auto slope = torch::autograd::grad({y.pow(3).sum()}, {x}, {}, true, /*create_graph=*/true);
+  (y.sum() + slope[0].square().sum()).backward();
+  return x.grad();
+}
+
+TEST(Ops, RefuseSecondDerivativesThatTheyDoNotHave) {
+  const auto x = torch::randn({4, 6}), weight = torch::randn({6}), other = torch::randn({4, 6});
+  const auto targets = torch::tensor({0, 1, 2, 3}, at::kLong);
+  for (const auto& [name, op] : std::vector<std::pair<std::string, Op>>{
+           {"rms_norm", [&](const auto& in) { return rms_norm(in[0], weight, 1e-5); }},
+           {"swiglu", [&](const auto& in) { return swiglu(in[0], other); }},
+           {"cross_entropy", [&](const auto& in) { return cross_entropy(in[0], targets); }},
+           {"cross_entropy",
+            [&](const auto& in) { return linear_cross_entropy(in[0], other, targets); }},
+           {"linear", [&](const auto& in) {
+              return internal::widened_linear(in[0], other, at::kBFloat16).to(at::kFloat);
+            }}}) {
+    try {
+      gradient_of_penalty(op, x);
+      ADD_FAILURE() << name << " refuses nothing";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.what(), str("[", name,
+                                  "] expected a backward without create_graph: it has no second "
+                                  "derivatives"));
+    }
+  }
+}
+
+TEST(Rope, HasSecondDerivatives) {
+  const auto tables = rotary_tables(4, 6, 10000.0);
+  const auto x = torch::randn({1, 2, 4, 6});
+  EXPECT_TRUE(testing::close(
+      gradient_of_penalty([&](const auto& in) { return rope(in[0], tables); }, x),
+      gradient_of_penalty([&](const auto& in) { return rope_reference(in[0], tables); }, x), 1e-4));
 }
 
 TEST(Ops, AreTheSameBitsForAnyNumberOfThreads) {

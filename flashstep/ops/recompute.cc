@@ -13,6 +13,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/ops/differentiable_once.h"
 
 namespace flashstep {
 namespace {
@@ -132,9 +133,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     require(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
             "[recompute] expected loss.backward(), got torch::autograd::grad or a backward with "
             "inputs: the gradients of parameters inside of the call would be lost");
-    require(!at::GradMode::is_enabled(),
-            "[recompute] expected a backward without create_graph: gradients of gradients are not "
-            "known here");
+    internal::refuse_create_graph("recompute");
     const auto call =
         c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();

@@ -5,6 +5,7 @@
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/element.h"
 #include "flashstep/ops/passes.h"
 
@@ -32,6 +33,7 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("rms_norm");
     const auto saved = context->get_saved_variables();
     const auto weight_dtype =
         static_cast<at::ScalarType>(context->saved_data["weight_dtype"].toInt());

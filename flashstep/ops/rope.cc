@@ -15,18 +15,21 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Its gradient is itself, so that it has derivatives of any order.
 class FusedRope : public torch::autograd::Function<FusedRope> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
-                            const at::Tensor& sin) {
+                            const at::Tensor& sin, bool inverse) {
     context->save_for_backward({cos, sin});
-    return internal::rope_pass(x, cos, sin, /*inverse=*/false);
+    context->saved_data["inverse"] = inverse;
+    return internal::rope_pass(x, cos, sin, inverse);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    return {internal::rope_pass(gradients[0], saved[0], saved[1], /*inverse=*/true), at::Tensor(),
-            at::Tensor()};
+    const bool inverse = context->saved_data["inverse"].toBool();
+    return {FusedRope::apply(gradients[0], saved[0], saved[1], !inverse), at::Tensor(),
+            at::Tensor(), at::Tensor()};
   }
 };
 
@@ -82,7 +85,7 @@ at::Tensor rope(const at::Tensor& x, const RotaryTables& tables) {
           tables.cos.sizes(), " and ", tables.sin.sizes());
   const bool has_kernel = internal::has_cpu_kernel(x) || internal::has_cuda_kernel(x);
   if (!has_kernel || tables.cos.device() != x.device()) return rope_reference(x, tables);
-  return FusedRope::apply(x, tables.cos.contiguous(), tables.sin.contiguous());
+  return FusedRope::apply(x, tables.cos.contiguous(), tables.sin.contiguous(), /*inverse=*/false);
 }
 
 }  // namespace flashstep

@@ -4,6 +4,7 @@
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/element.h"
 #include "flashstep/ops/passes.h"
 
@@ -29,6 +30,7 @@ class FusedSwiglu : public torch::autograd::Function<FusedSwiglu> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_create_graph("swiglu");
     const auto saved = context->get_saved_variables();
     const auto [da, db] = internal::swiglu_backward(gradients[0], saved[0], saved[1]);
     return {da, db};

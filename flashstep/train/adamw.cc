@@ -23,6 +23,14 @@ namespace {
 using torch::Tensor;
 using torch::optim::AdamWOptions;
 
+// Whose class nobody has checked: torch's Optimizer takes groups of any at any time.
+const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
+  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
+  require(options != nullptr,
+          "[AdamW] expected AdamWOptions for each parameter group, got options of another class");
+  return *options;
+}
+
 void check_options(const AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();
   require(options.lr() >= 0, "[AdamW] expected a learning rate of at least 0, got ", options.lr());
@@ -60,24 +68,33 @@ void add_to(AdamWTensors& batch, const Tensor& parameter, const AdamWState& stat
 }  // namespace
 
 void AdamWState::serialize(torch::serialize::OutputArchive& archive) const {
-  archive.write("step", step, /*is_buffer=*/true);
+  archive.write("step", c10::IValue(step.item<int64_t>()));  // as torch's AdamW has it
   archive.write("exp_avg", exp_avg, /*is_buffer=*/true);
   archive.write("exp_avg_sq", exp_avg_sq, /*is_buffer=*/true);
   if (max_exp_avg_sq.defined()) archive.write("max_exp_avg_sq", max_exp_avg_sq, /*is_buffer=*/true);
 }
 
 void AdamWState::serialize(torch::serialize::InputArchive& archive) {
-  archive.read("step", step, /*is_buffer=*/true);
-  archive.read("exp_avg", exp_avg, /*is_buffer=*/true);
-  archive.read("exp_avg_sq", exp_avg_sq, /*is_buffer=*/true);
-  archive.try_read("max_exp_avg_sq", max_exp_avg_sq, /*is_buffer=*/true);
+  // Attributes or, in archives of earlier versions, buffers, with a tensor for a step.
+  const auto read = [&archive](const char* key) {
+    c10::IValue value;
+    archive.read(key, value);
+    return value;
+  };
+  exp_avg = read("exp_avg").toTensor();
+  exp_avg_sq = read("exp_avg_sq").toTensor();
+  c10::IValue largest;
+  if (archive.try_read("max_exp_avg_sq", largest)) max_exp_avg_sq = largest.toTensor();
+  const c10::IValue count = read("step");
+  step = count.isTensor() ? count.toTensor()
+                          : at::full({}, count.toInt(), exp_avg.options().dtype(at::kFloat));
 }
 
 AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamWOptions defaults)
     : Optimizer(groups, std::make_unique<AdamWOptions>(defaults)) {
   check_options(defaults);
   for (const auto& group : param_groups_) {
-    check_options(static_cast<const AdamWOptions&>(group.options()));
+    check_options(options_of(group));
     for (const Tensor& parameter : group.params()) check_parameter(parameter);
   }
 }
@@ -108,7 +125,7 @@ void AdamW::keep_moments_in(at::ScalarType dtype) {
   require(dtype == at::kFloat || dtype == at::kBFloat16,
           "[AdamW] expected moments in float32 or bfloat16, got ", dtype);
   for (const auto& group : param_groups_) {
-    require(dtype == at::kFloat || !static_cast<const AdamWOptions&>(group.options()).amsgrad(),
+    require(dtype == at::kFloat || !options_of(group).amsgrad(),
             "[AdamW] expected float32 moments for amsgrad, got ", dtype);
   }
   moments_ = dtype;
@@ -130,7 +147,7 @@ void AdamW::round_moments() {
 void AdamW::allocate_state() {
   torch::NoGradGuard no_grad;
   for (const auto& group : param_groups_) {
-    const bool amsgrad = static_cast<const AdamWOptions&>(group.options()).amsgrad();
+    const bool amsgrad = options_of(group).amsgrad();
     for (const Tensor& parameter : group.params()) {
       if (parameter.requires_grad()) state_of(parameter, amsgrad);
     }
@@ -165,7 +182,7 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
   std::unordered_set<void*> seen;
   for (size_t index = 0; index < param_groups_.size(); ++index) {
     const auto& group = param_groups_[index];
-    const auto& options = static_cast<const AdamWOptions&>(group.options());
+    const auto& options = options_of(group);
     std::map<std::string, AdamWTensors> batches;  // by kind, which one call takes
     for (const Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
@@ -196,7 +213,7 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
 
 bool AdamW::clips_in_passing() const {
   return std::ranges::all_of(param_groups_, [this](const auto& group) {
-    const bool amsgrad = static_cast<const AdamWOptions&>(group.options()).amsgrad();
+    const bool amsgrad = options_of(group).amsgrad();
     return std::ranges::all_of(group.params(), [&](const Tensor& parameter) {
       return adamw_clips_in_passing(parameter, amsgrad, moments_ == at::kBFloat16);
     });

@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include "flashstep/error.h"
 #include "flashstep/ops/compute_copy.h"
@@ -225,6 +226,63 @@ TEST(AdamW, TorchSaveAndLoad) {
   one.step();
   other.step();
   EXPECT_EQ(worst_difference(first, second), 0);
+}
+
+// What `Saved` has saved goes on in `Loaded`.
+template <typename Saved, typename Loaded>
+void expect_to_go_on(bool amsgrad) {
+  auto first = make_parameters(torch::kDouble), second = make_parameters(torch::kDouble);
+  Saved one(first, options(amsgrad));
+  Loaded other(second, AdamWOptions(5));
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(first, step);
+    one.step();
+  }
+  std::stringstream bytes;
+  torch::save(one, bytes);
+  torch::load(other, bytes);
+  for (size_t i = 0; i < first.size(); ++i) second[i].detach().copy_(first[i].detach());
+  set_gradients(first, 3);
+  set_gradients(second, 3);
+  one.step();
+  other.step();
+  EXPECT_LE(worst_difference(first, second), 1e-8);
+}
+
+TEST(AdamW, LoadsWhatTorchsSavedAndTorchsLoadsIt) {
+  for (const bool amsgrad : {false, true}) {
+    expect_to_go_on<torch::optim::AdamW, AdamW>(amsgrad);
+    expect_to_go_on<AdamW, torch::optim::AdamW>(amsgrad);
+  }
+}
+
+// Archives of earlier versions have all in buffers.
+TEST(AdamW, LoadsAStepThatIsATensor) {
+  torch::serialize::OutputArchive written;
+  for (const char* key : {"step", "exp_avg", "exp_avg_sq"})
+    written.write(key, torch::full({}, 7.0), /*is_buffer=*/true);
+  std::stringstream bytes;
+  written.save_to(bytes);
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes);
+  AdamWState state;
+  state.serialize(archive);
+  EXPECT_EQ(state.step.item<float>(), 7);
+  EXPECT_EQ(state.exp_avg_sq.item<float>(), 7);
+  EXPECT_FALSE(state.max_exp_avg_sq.defined());
+}
+
+TEST(AdamW, RefusesOptionsOfAnotherClass) {
+  auto parameters = make_parameters();
+  set_gradients(parameters, 0);
+  const auto other_group = [&] {
+    return OptimizerParamGroup({parameters[1]}, std::make_unique<torch::optim::SGDOptions>(0.1));
+  };
+  const std::vector<std::string> sentence = {"[AdamW] expected AdamWOptions", "another class"};
+  testing::expect_sentence([&] { AdamW({other_group()}, options()); }, sentence);
+  AdamW optimizer({parameters[0]}, options());
+  optimizer.add_param_group(other_group());
+  testing::expect_sentence([&] { optimizer.step(); }, sentence);
 }
 
 TEST(AdamW, KeepsMomentsInBFloat16) {

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Type.h>
 
+#include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/optimizer_state.h"
 
@@ -16,6 +17,30 @@ namespace {
 using torch::Tensor;
 
 constexpr const char* kArchive = "torch_archive";
+
+// AgreedError, before anything of the optimizer is changed, where torch::optim::serialize would say
+// so in the middle: all ranks read the same.
+void require_same_groups(torch::serialize::InputArchive& archive,
+                         const torch::optim::Optimizer& optimizer) {
+  torch::serialize::InputArchive groups, group;
+  Tensor size;
+  if (!archive.try_read("param_groups", groups) || !groups.try_read("param_groups/size", size))
+    return;  // of an optimizer that writes itself in another way
+  std::vector<int64_t> saved, own;
+  for (int64_t g = 0; g < size.item<int64_t>(); ++g) {
+    groups.read(str("param_groups/", g), group);
+    Tensor parameters;
+    group.read("params/size", parameters);
+    saved.push_back(parameters.item<int64_t>());
+  }
+  for (const auto& each : optimizer.param_groups())
+    own.push_back(static_cast<int64_t>(each.params().size()));
+  if (saved != own) {
+    throw AgreedError(flashstep::str(
+        "[resume] expected an optimizer with the parameter groups that were saved, of ",
+        at::IntArrayRef(saved), " parameters, got groups of ", at::IntArrayRef(own)));
+  }
+}
 
 }  // namespace
 
@@ -100,6 +125,7 @@ void OptimizerTensors::load_archive(const StoredTensors& written) const {
                                    : parameters.front().device();
   torch::serialize::InputArchive archive;
   archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(), device);
+  require_same_groups(archive, job_.optimizer);
   if (sharded_ != nullptr) {
     sharded_->load(archive);
   } else {

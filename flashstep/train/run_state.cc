@@ -74,6 +74,9 @@ struct State {
 State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& parallel) {
   try {
     const OrderedJson json = OrderedJson::parse(checkpoint.state_json);
+    require(json.contains("config") || !json.contains("caller"),
+            "[resume] expected the trainer's state in the checkpoint of step ", checkpoint.step,
+            ", got one that Python's save_checkpoint wrote: train.init_from takes its weights");
     const auto number = [&](const char* name) {
       return json.at(name).is_null() ? std::numeric_limits<double>::quiet_NaN()
                                      : json.at(name).get<double>();
@@ -106,6 +109,8 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     state.cpu_generator = from_hex(random.at("cpu"));
     if (random.contains("cuda")) state.cuda_generator = from_hex(random.at("cuda"));
     return state;
+  } catch (const UserError&) {
+    throw;
   } catch (const std::exception& error) {
     throw UserError(
         flashstep::str("[resume] expected the trainer's state in the checkpoint of step ",

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "flashstep/base/text.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/detail/environment.h"
@@ -100,7 +101,7 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
   } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
-    if (group != nullptr) group->fail(error.what());  // others may wait for this rank
+    if (group != nullptr) group->fail(first_line(error.what()));  // others may wait for this rank
     throw;
   }
   on_first(group, [&] { discard_after(directory, step); });

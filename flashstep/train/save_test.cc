@@ -205,6 +205,33 @@ TEST(Save, AnotherOptimizerIsRefused) {
   }
 }
 
+// On all ranks, in one line, and the optimizer is as it was.
+TEST(Save, OtherParameterGroupsAreRefused) {
+  const Folder owner("groups");
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const Folder folder("groups", /*is_owner=*/false);
+    const torch::optim::SGDOptions options(0.1);
+    DistributedDataParallel model(std::make_shared<Net>(), group);
+    torch::optim::SGD optimizer(model.parameters(), options);
+    save(folder.path, model, optimizer, 1);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (const Tensor& each : model.parameters())
+      groups.emplace_back(std::vector<Tensor>{each},
+                          std::make_unique<torch::optim::SGDOptions>(options));
+    torch::optim::SGD one_by_one(groups, options);
+    ShardedOptimizer<torch::optim::SGD> sharded(groups, options, group);
+    for (torch::optim::Optimizer* each : {static_cast<torch::optim::Optimizer*>(&one_by_one),
+                                          static_cast<torch::optim::Optimizer*>(&sharded)}) {
+      const std::string sentence =
+          testing::refusal([&] { load_if_exists(folder.path, model, *each); });
+      EXPECT_EQ(sentence,
+                "[resume] expected an optimizer with the parameter groups that were saved, of [4] "
+                "parameters, got groups of [1, 1, 1, 1]");
+    }
+  });
+}
+
 // It does not say whose state it is.
 TEST(Save, ACheckpointOfAnEarlierVersionIsLoaded) {
   for (const int kind : {0, 1, 2}) {

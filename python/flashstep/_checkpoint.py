@@ -38,7 +38,7 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 def _numbered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     """The name of each parameter by its number in the optimizer's state_dict."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): _plain(name) for name, parameter in model.named_parameters()}
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in enumerate(every):
         if id(parameter) not in names:
@@ -49,10 +49,18 @@ def _numbered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, s
     return {number: names[id(parameter)] for number, parameter in enumerate(every)}
 
 
-def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, tied ones once."""
-    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {name: tensor.detach() for name, tensor in found.items()}
+def _plain(name: str) -> str:
+    """As if nothing was compiled."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _model_tensors(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
+    """Parameters and buffers, tied ones once; and the names of buffers that a state_dict has not."""
+    kept = model.state_dict(keep_vars=True)
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    found.update((name, buffer) for name, buffer in model.named_buffers() if name in kept)
+    passing = {_plain(name) for name, _ in model.named_buffers(remove_duplicate=False) if name not in kept}
+    return {_plain(name): tensor.detach() for name, tensor in found.items()}, passing
 
 
 def save_checkpoint(
@@ -63,10 +71,17 @@ def save_checkpoint(
     step: int = 0,
     state: dict[str, Any] | None = None,
 ) -> None:
-    """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the model's weights,
-    the optimizer's state and groups, and `state`, which JSON can hold (None in place of an infinite number). One process writes: rank 0 of several, after
-    ShardedOptimizer.consolidate_state_dict() on all."""
+    """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the tensors of the
+    model's state_dict, under the names of the model that is not compiled; the optimizer's state and groups; and
+    `state`, which JSON can hold (None in place of an infinite number). One process writes: rank 0 of several, after
+    ShardedOptimizer.consolidate_state_dict() on all. ValueError for a model with get_extra_state()."""
     module = _unwrapped(model)
+    for name, part in module.named_modules():
+        if type(part).get_extra_state is not nn.Module.get_extra_state:
+            raise ValueError(
+                "[checkpoint] expected a model without extra state, which a checkpoint does not hold (`state` keeps "
+                f"what JSON can), got that of {_plain(name) or 'the model'} (get_extra_state)"
+            )
     tensors: dict[str, Tensor] = {}
     kept: dict[str, Any] = {"caller": state or {}}
     if optimizer is not None:
@@ -83,7 +98,7 @@ def save_checkpoint(
         kept["optimizer"] = {"class": _class_of(optimizer), "groups": _as_json(groups), "numbers": numbers}
     if isinstance(model, DistributedDataParallel):
         kept["buckets"] = {"order": model._means.bucket_order(), "megabytes": model._means.bucket_megabytes()}
-    model_tensors = _model_tensors(module)
+    model_tensors, _ = _model_tensors(module)
     try:
         text = json.dumps(kept, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -108,14 +123,15 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     module = _unwrapped(model)
     files = classes.CheckpointFiles(os.fspath(path))
     kept = json.loads(files.state_json())
-    own, places = _model_tensors(module), {name: place for place, name in enumerate(files.names(True))}
+    own, passing = _model_tensors(module)
+    places = {_plain(name): place for place, name in enumerate(files.names(True))}
     for name, tensor in own.items():
         if name not in places:
             raise ValueError(f"[checkpoint] expected {name} in {path}, got none")
         sizes = tuple(files.sizes(True, places[name]))
         if sizes != tensor.shape:
             raise ValueError(f"[checkpoint] expected {name} of shape {tuple(tensor.shape)}, got {sizes} in {path}")
-    surplus = [name for name in places if name not in own]
+    surplus = [name for name in places if name not in own and name not in passing]  # earlier versions wrote those
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
     buckets = kept.get("buckets") or {}
@@ -123,7 +139,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         # From three ranks on the bits of a sum depend on its place in a bucket.
         model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
     if optimizer is not None:
-        stored = {name: StoredTensor(files, place) for place, name in enumerate(files.names(False))}
+        stored = {_plain(name): StoredTensor(files, place) for place, name in enumerate(files.names(False))}
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
         if not isinstance(optimizer, ShardedOptimizer):
             loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}
@@ -150,7 +166,8 @@ def _optimizer_state(
 ) -> dict[str, Any]:
     numbers = {name: number for number, name in _numbered(module, optimizer).items()}
     found: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **(kept["numbers"] if kept else {})}.items():
+    others = {_plain(key): value for key, value in kept["numbers"].items()} if kept else {}
+    for key, value in {**tensors, **others}.items():
         name, _, kind = key.rpartition("/")
         if name not in numbers:
             raise ValueError(f"[checkpoint] expected state of the optimizer's parameters, got {key} in {path}")
@@ -168,7 +185,7 @@ def _optimizer_state(
                 f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}"
             )
         saved = _from_json(kept["groups"])
-        if [[numbers.get(name) for name in group["params"]] for group in saved] != [
+        if [[numbers.get(_plain(name)) for name in group["params"]] for group in saved] != [
             group["params"] for group in groups
         ]:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -35,7 +36,20 @@ class BatchSampler:
             path = os.fspath(tokens)
         else:
             held = tokens if isinstance(tokens, Tensor) else torch.as_tensor(tokens)
+        self._again = functools.partial(
+            type(self),
+            path or held,
+            batch_size=batch_size,
+            context_length=context_length,
+            seed=seed,
+            order=order,
+            rank=rank,
+            world_size=world_size,
+        )
         self._batches = classes.Batches(held, path, batch_size, context_length, seed, order, rank, world_size)
+
+    def __reduce__(self) -> Any:  # copies, and other processes, open the file again
+        return self._again, ()
 
     def at(self, step: int, device: Any = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step, each (batch_size, context_length) int64: the same for the same step,

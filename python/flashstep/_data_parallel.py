@@ -13,6 +13,17 @@ from ._group import Wrapper, group_of, make_hook_table, require_module, tensors_
 from ._library import classes
 
 
+def _check_devices(module: nn.Module, **named: Any) -> None:
+    """What torch's arguments name is the one device of the parameters."""
+    places = {parameter.device for parameter in module.parameters()}
+    for name, value in named.items():
+        for each in value if isinstance(value, (list, tuple)) else [] if value is None else [value]:
+            device = torch.device("cuda", each) if isinstance(each, int) else torch.device(each)
+            if any(device.type != place.type or device.index not in (None, place.index) for place in places):
+                found = ", ".join(sorted(map(str, places)))
+                raise ValueError(f"[parallel] expected {name} of the parameters' device, {found}, got {value}")
+
+
 class DistributedDataParallel(Wrapper):
     """Wraps `module`: when backward() returns, every gradient is the mean over the ranks.
 
@@ -28,6 +39,9 @@ class DistributedDataParallel(Wrapper):
     gradient_as_bucket_view: with peer_copies, means stay where they arrive and .grad is a view of that memory, which
     the next step writes over; saves a copy of most gradients, and takes (W - 1) / W of their memory, where there is
     room. Changes nothing where gradients travel in a communication_dtype.
+
+    Of torch's arguments: device_ids and output_device name the parameters' device, to which inputs are not moved;
+    find_unused_parameters is allow_unused; bucket_cap_mb is bucket_megabytes in units of 2^20 bytes.
     """
 
     def __init__(
@@ -44,9 +58,26 @@ class DistributedDataParallel(Wrapper):
         debug: bool = False,
         peer_copies: bool = False,
         gradient_as_bucket_view: bool = False,
+        device_ids: Any = None,
+        output_device: Any = None,
+        find_unused_parameters: bool = False,
+        bucket_cap_mb: float | None = None,
+        broadcast_buffers: bool = False,
+        static_graph: bool = False,
     ) -> None:
         super().__init__()
         require_module(module, "parallel")
+        _check_devices(module, device_ids=device_ids, output_device=output_device)
+        if broadcast_buffers:
+            raise ValueError("[parallel] expected broadcast_buffers=False, and calls of broadcast_buffers(), got True")
+        if static_graph:
+            raise ValueError(
+                "[parallel] expected static_graph=False, and allow_unused=True where a parameter has no gradient, got True"
+            )
+        if bucket_cap_mb is not None:
+            if bucket_megabytes is not None:
+                raise ValueError("[parallel] expected bucket_megabytes or bucket_cap_mb, got both")
+            bucket_megabytes = bucket_cap_mb * 2**20 / 1e6
         self.module = module
         named = dict(module.named_parameters())
         for parameter in named.values():
@@ -62,7 +93,7 @@ class DistributedDataParallel(Wrapper):
             strategy,
             float(bucket_megabytes or 0),
             reorder,
-            allow_unused,
+            allow_unused or find_unused_parameters,
             flat_buckets,
             communication_dtype,
             debug,

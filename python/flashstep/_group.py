@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -73,15 +73,18 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
+def refuse_copies(wrapper: Any, instead: str) -> NoReturn:
+    raise TypeError(
+        f"[{type(wrapper).__name__}] expected {instead} to be copied or saved, got the wrapper, "
+        "which belongs to a process group"
+    )
+
+
 class Wrapper(nn.Module):
     """A module around another that belongs to a group of this process."""
 
     def __getstate__(self) -> Any:
-        name = type(self).__name__
-        raise TypeError(
-            f"[{name}] expected model.module or model.state_dict() to be copied or saved, got the wrapper, "
-            "which belongs to a process group"
-        )
+        refuse_copies(self, "model.module or model.state_dict()")
 
 
 def require_module(module: Any, who: str) -> None:

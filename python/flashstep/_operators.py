@@ -1,4 +1,5 @@
-"""Attention and fused operators. All are differentiable and work under autocast, torch.no_grad and torch.compile."""
+"""Attention and fused operators. All are differentiable once, rope as often as one likes, and work under autocast,
+torch.no_grad and torch.compile."""
 
 from __future__ import annotations
 
@@ -102,6 +103,9 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        # once_differentiable would let a gradient pass for a constant where grad_out is one.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise ValueError("[attention] expected a backward without create_graph: it has no second derivatives")
         q, k, v, out, logsumexp = ctx.saved_tensors
         grads = _attention_backward(grad_out.to(out.dtype), None, q, k, v, out, logsumexp, *ctx.settings)
         return *grads, None

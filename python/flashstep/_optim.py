@@ -80,9 +80,9 @@ class AdamW(torch.optim.Optimizer):
 def cosine_learning_rate(
     step: int, *, learning_rate: float, min_learning_rate: float, warmup_steps: int, cosine_steps: int
 ) -> float:
-    """The rate of update `step`, counted from 0: step / warmup_steps of the highest before warmup_steps, then half
-    a cosine down to min_learning_rate at cosine_steps, and that from there on. cosine_steps 0: the highest after
-    the warm-up."""
+    """The rate of update `step`, which the program counts from 1 (batches from 0): step / warmup_steps of the highest
+    before warmup_steps, so 0 at step 0, then half a cosine down to min_learning_rate at cosine_steps, and that from
+    there on. cosine_steps 0: the highest after the warm-up."""
     return operators.cosine_learning_rate(
         step,
         learning_rate=learning_rate,

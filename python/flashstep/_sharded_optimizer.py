@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._data_parallel import DistributedDataParallel
-from ._group import group_of
+from ._group import group_of, refuse_copies
 from ._library import classes
 from ._optimizer_state import as_tensor, from_tensor, options_of, own_state, updates_each_element_alone
 
@@ -93,6 +93,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for options in [options_of(group).items()]
         ]
 
+    def __getstate__(self) -> Any:
+        refuse_copies(self, "state_dict()")
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
         if self._shards is not None:
@@ -167,8 +170,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scales gradients down to the global L2 norm `max_norm`, wherever they lie; the norm before. All ranks
-        call it."""
+        """Scales gradients down to the global L2 norm `max_norm`; the norm before. All ranks call it."""
         self._adopt()
         return self._shards.clip_grad_norm(float(max_norm))
 
@@ -182,8 +184,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {id(parameter): number for number, parameter in enumerate(every)}
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Brings all state to rank `to`, whose state_dict() then is that of the optimizer without shards. All ranks
-        call it."""
+        """Brings all state to rank `to`, whose state_dict() then is the unsharded optimizer's. All ranks call it."""
         if not 0 <= to < self._group.world_size():
             raise ValueError(f"[ShardedOptimizer] expected a rank below {self._group.world_size()}, got {to}")
         self._adopt()

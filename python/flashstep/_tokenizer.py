@@ -66,6 +66,13 @@ class Tokenizer:
         return made
 
     @classmethod
+    def _of_parts(cls, *parts: Any) -> Tokenizer:
+        return cls._of(classes.Tokenizer(*parts))
+
+    def __reduce__(self) -> Any:  # copies, and other processes, get the same
+        return self._of_parts, tuple(self._parts)
+
+    @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """GPT-2's vocab.json and merges.txt or Hugging Face's tokenizer.json: a folder, or one of the files."""
         return cls._of(classes.Tokenizer.load(os.fspath(path)))
@@ -92,8 +99,8 @@ class Tokenizer:
             yield from self._engine.encode(text)
 
     def encode_files(self, files: Path | Iterable[Path], out: Path, *, threads: int = 0) -> int:
-        """Encodes text files into a token file (.npy) and returns the number of tokens. Memory does not grow with
-        the files."""
+        """Encodes text files into a token file (.npy), none of them, and returns the number of tokens. Memory does
+        not grow with the files."""
         return self._engine.encode_files(paths_of(files), os.fspath(out), threads)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -202,7 +202,7 @@ class Checkpoints(unittest.TestCase):
                     "tokenizer": {"vocab_size": 300},
                     "model": sizes,
                     "train": {"steps": steps, "batch_size": 2, "device": "cpu"},
-                    "schedule": {"learning_rate": rate, "min_learning_rate": rate},
+                    "schedule": {"learning_rate": rate, "min_learning_rate": rate, "warmup_steps": min(2, steps)},
                 },
                 file,
             )
@@ -221,6 +221,9 @@ class Checkpoints(unittest.TestCase):
     @unittest.skipUnless(os.path.exists(PROGRAM), "the program is not built")
     def test_the_program_reads_ours_and_we_its(self):
         run = self.train(3)
+        schedule = {"learning_rate": 1e-3, "min_learning_rate": 1e-3, "warmup_steps": 2, "cosine_steps": 3}
+        rates = [flashstep.cosine_learning_rate(step, **schedule) for step in (1, 2, 3)]
+        self.assertEqual(flashstep.report.curve(run, "lr")["lr"], rates)
         steps = os.path.join(run, "checkpoints", "step_00000003")
         with open(os.path.join(run, "config.json"), encoding="utf-8") as file:
             vocab_size = json.load(file)["model"]["vocab_size"]
@@ -235,6 +238,10 @@ class Checkpoints(unittest.TestCase):
         flashstep.save_checkpoint(steps, model=model, step=3)
         self.assertEqual(program("generate", run, "--prompt", "Once", "--max-tokens", 8, "--temperature", 0), before)
         self.assertNotEqual(other, before)
+        resume = [PROGRAM, "train", os.path.join(self.folder.name, "config.json"), "--run", run, "--resume"]
+        done = subprocess.run(resume, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("Python's save_checkpoint wrote: train.init_from takes its weights", done.stderr)
 
 
 if __name__ == "__main__":

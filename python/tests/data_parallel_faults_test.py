@@ -30,15 +30,17 @@ def outlives_its_group(rank, world_size):
     assert_same(model.module, alone, 1e-5)
     with torch.inference_mode():
         model(nets.batch(0, ROWS)[0])
-    for copied in (lambda: copy.deepcopy(model), lambda: torch.save(model, io.BytesIO())):
-        try:
-            copied()
-            raise AssertionError("a wrapper was copied")
-        except TypeError as error:
-            assert "expected model.module or model.state_dict()" in str(error), error
+    sharded = flashstep.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    for wrapper, instead in ((model, "model.module or model.state_dict()"), (sharded, "state_dict()")):
+        for copied in (copy.deepcopy, lambda wrapper: torch.save(wrapper, io.BytesIO())):
+            try:
+                copied(wrapper)
+                raise AssertionError("a wrapper was copied")
+            except TypeError as error:
+                assert f"expected {instead} to be copied" in str(error), error
     copy.deepcopy(model.module)
     dist.destroy_process_group()
-    del compiled, model
+    del compiled, model, sharded, wrapper
     gc.collect()
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)

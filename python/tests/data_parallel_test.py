@@ -167,6 +167,30 @@ def in_subgroups(rank, world_size):
         assert "this rank belongs to" in str(error), error
 
 
+def takes_the_arguments_of_torchs(rank, world_size):
+    for options in (
+        {"device_ids": None, "output_device": None, "broadcast_buffers": False, "static_graph": False},
+        {"device_ids": ["cpu"], "output_device": torch.device("cpu"), "find_unused_parameters": True},
+    ):
+        model = flashstep.DistributedDataParallel(nets.Net(), **options)
+        nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
+    unused = flashstep.DistributedDataParallel(Outputs(), find_unused_parameters=True)
+    unused(torch.ones(2, 3))["first"][0].sum().backward()
+    assert flashstep.DistributedDataParallel(nets.Net(), bucket_cap_mb=1)._means.bucket_megabytes() == 2**20 / 1e6
+    for options, text in (
+        ({"device_ids": [rank]}, f"expected device_ids of the parameters' device, cpu, got [{rank}]"),
+        ({"output_device": "cuda:1"}, "expected output_device of the parameters' device, cpu, got cuda:1"),
+        ({"broadcast_buffers": True}, "calls of broadcast_buffers()"),
+        ({"static_graph": True}, "allow_unused=True"),
+        ({"bucket_cap_mb": 25, "bucket_megabytes": 25}, "bucket_megabytes or bucket_cap_mb"),
+    ):
+        try:
+            flashstep.DistributedDataParallel(nets.Net(), **options)
+            raise AssertionError(f"nothing was said: {text}")
+        except ValueError as error:
+            assert text in str(error), error
+
+
 class DataParallel(unittest.TestCase):
     def test_trains_as_one_process(self):
         for world_size in (1, 2, 3, 4):
@@ -186,6 +210,9 @@ class DataParallel(unittest.TestCase):
             {"allow_unused": True},
         ):
             ranks.run(2, trains_as_one, options)
+
+    def test_arguments_of_torchs(self):
+        ranks.run(2, takes_the_arguments_of_torchs)
 
     def test_accumulation(self):
         ranks.run(2, accumulates)

@@ -226,6 +226,19 @@ class Operators(unittest.TestCase):
                 call()
             self.assertNotIn("\n", str(caught.exception).strip())
 
+    def test_second_derivatives_are_right_or_refused(self):
+        def twice(function, inputs):
+            first = torch.autograd.grad(function(*inputs).pow(2).sum(), inputs, create_graph=True)
+            return torch.autograd.grad(sum(x.pow(2).sum() for x in first), inputs)
+
+        for name, (ours, theirs, make) in CASES.items():
+            inputs = make()
+            if name.startswith("rope"):
+                self.assert_close(twice(ours, inputs), twice(theirs, inputs), name, 1e-4)
+                continue
+            with self.assertRaisesRegex(ValueError, "second derivatives", msg=name):
+                twice(ours, inputs)
+
     @unittest.skipUnless(DEVICE == "cpu", "a GPU does not read targets back")
     def test_targets_of_no_class(self):
         with self.assertRaisesRegex(ValueError, r"expected targets in \[0, 4\), got 4"):

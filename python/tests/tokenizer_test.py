@@ -1,7 +1,9 @@
 """Tokenizer: ids, bytes, special tokens, files, and memory of iterables."""
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import tempfile
 import tracemalloc
@@ -99,6 +101,23 @@ class Tokenizers(unittest.TestCase):
         self.assertEqual(count, 2 * len(self.trained.encode(TEXT)))
         inputs, targets = flashstep.BatchSampler(out, batch_size=1, context_length=count - 1, order="sequential").at(0)
         self.assertEqual(inputs[0].tolist() + targets[0, -1:].tolist(), 2 * self.trained.encode(TEXT))
+
+    def test_copies(self):
+        double = flashstep.Tokenizer(BYTES, [], [END, END + END])
+        for tokenizer in (self.trained, double):
+            for same in (copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
+                self.assertEqual(same.encode(TEXT + END + END), tokenizer.encode(TEXT + END + END))
+                self.assertEqual((same.vocab, same.merges), (tokenizer.vocab, tokenizer.merges))
+                self.assertEqual(same.special_tokens, tokenizer.special_tokens)
+
+    def test_a_text_is_not_replaced_by_its_tokens(self):
+        link = os.path.join(self.folder.name, "link.npy")
+        os.symlink(self.file, link)
+        for out in (self.file, link):
+            with self.assertRaisesRegex(ValueError, "expected to write another file than"):
+                self.trained.encode_files([self.file], out)
+        with open(self.file, encoding="utf-8", newline="") as file:
+            self.assertEqual(file.read(), TEXT)
 
     def test_the_program_reads_what_was_saved(self):
         program = os.environ.get("FLASHSTEP_PROGRAM", "")

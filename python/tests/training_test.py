@@ -1,6 +1,8 @@
 """Batches, the learning rate, AdamW and flashstep.nn."""
 
+import copy
 import math
+import pickle
 import unittest
 
 import needs_torch  # noqa: F401
@@ -22,6 +24,11 @@ class Batches(unittest.TestCase):
             self.assertTrue(torch.equal(targets, inputs + 1))
             self.assertTrue(torch.equal(inputs, sampler.at(5)[0]))
             self.assertFalse(torch.equal(inputs, sampler.at(6)[0]))
+
+    def test_copies(self):
+        sampler = flashstep.BatchSampler(torch.arange(500), batch_size=4, context_length=3, seed=2, order="epoch")
+        for same in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+            self.assertTrue(torch.equal(same.at(7)[0], sampler.at(7)[0]))
 
     def test_all_starts_are_drawn(self):
         sampler = flashstep.BatchSampler(torch.arange(100), batch_size=32, context_length=7)

@@ -1,0 +1,107 @@
+"""Checkpoints of models as people build them: compiled, with buffers that pass, with state of their own."""
+
+import json
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import needs_torch  # noqa: F401
+import torch
+from torch import nn
+
+import flashstep
+import nets
+import ranks
+
+
+class Masked(nn.Module):
+    """A buffer whose size follows from a setting, and that no state_dict has."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("mask", torch.ones(length, length).tril().bool(), persistent=False)
+
+
+class Counting(nn.Linear):
+    def get_extra_state(self):
+        return {"seen": 7}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def optimizer_of(net):
+    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+
+def compiled_inside(rank, world_size, folder):
+    """Names are those of the module that is not compiled, in both directions."""
+    path = os.path.join(folder, f"compiled_{rank}")
+    net = nets.Net()
+    model = flashstep.DistributedDataParallel(torch.compile(net, backend="aot_eager"))
+    optimizer = optimizer_of(model)
+    nets.train(model, optimizer, 2, 4, rank, world_size)
+    flashstep.save_checkpoint(path, model=model, optimizer=optimizer, step=2)
+    plain = nets.Net(seed=3)
+    again = flashstep.DistributedDataParallel(torch.compile(nets.Net(seed=4), backend="aot_eager"))
+    for module, other in ((plain, plain), (again, again.module._orig_mod)):
+        loaded = optimizer_of(module)
+        assert flashstep.load_checkpoint(path, model=module, optimizer=loaded).step == 2
+        for name, tensor in net.state_dict().items():
+            assert torch.equal(tensor, other.state_dict()[name]), name
+        assert torch.equal(
+            loaded.state_dict()["state"][0]["momentum_buffer"], optimizer.state_dict()["state"][0]["momentum_buffer"]
+        )
+
+
+def names_in(path):
+    with open(os.path.join(path, "model.safetensors"), "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return [name for name in header if name != "__metadata__"]
+
+
+class Models(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder, self.path = folder.name, os.path.join(folder.name, "checkpoint")
+
+    def test_buffers_that_are_not_kept(self):
+        saved, longer = Masked(8), Masked(16)
+        saved.norm.running_mean += 3
+        flashstep.save_checkpoint(self.path, model=saved)
+        self.assertEqual(sorted(names_in(self.path)), sorted(saved.state_dict()))
+        flashstep.load_checkpoint(self.path, model=longer)
+        self.assertTrue(torch.equal(longer.norm.running_mean, saved.norm.running_mean))
+        self.assertEqual(longer.mask.shape, (16, 16))
+
+    def test_earlier_versions_kept_them(self):
+        saved, longer = Masked(8), Masked(16)
+        saved.register_buffer("mask", saved.mask, persistent=True)
+        flashstep.save_checkpoint(self.path, model=saved)
+        self.assertIn("mask", names_in(self.path))
+        flashstep.load_checkpoint(self.path, model=longer)
+        self.assertEqual(longer.mask.shape, (16, 16))
+
+    def test_earlier_versions_named_compiled_modules(self):
+        saved, other = nn.ModuleDict({"_orig_mod": nets.Net()}), nets.Net(seed=3)
+        with mock.patch("flashstep._checkpoint._plain", lambda name: name):
+            flashstep.save_checkpoint(self.path, model=saved, optimizer=optimizer_of(saved))
+        self.assertIn("_orig_mod.norm.weight", names_in(self.path))
+        flashstep.load_checkpoint(self.path, model=other, optimizer=optimizer_of(other))
+        self.assertTrue(torch.equal(other.norm.weight, saved["_orig_mod"].norm.weight))
+
+    def test_compiled_modules(self):
+        ranks.run(1, compiled_inside, self.folder)
+        ranks.run(2, compiled_inside, self.folder)
+
+    def test_state_of_their_own(self):
+        with self.assertRaisesRegex(ValueError, r"without extra state.*got that of 0 \(get_extra_state\)"):
+            flashstep.save_checkpoint(self.path, model=nn.Sequential(Counting(2, 2)))
+        self.assertFalse(os.path.exists(self.path))
+
+
+if __name__ == "__main__":
+    unittest.main()
