@@ -50,6 +50,7 @@ class UnitCall {
   ~UnitCall();  // after an exception: shards again
   UnitCall(const UnitCall&) = delete;
   UnitCall& operator=(const UnitCall&) = delete;
+  void watch_input(const at::Tensor& input);
   void watch(const at::Tensor& output);
   void end();
 
@@ -64,6 +65,7 @@ inline at::Tensor run(torch::nn::SequentialImpl& modules, at::Tensor x) {
   UnitCall whole(modules);
   for (torch::nn::AnyModule& module : modules) {
     UnitCall call(*module.ptr());
+    call.watch_input(x);
     x = module.forward(x);
     call.watch(x);
     call.end();
@@ -76,6 +78,7 @@ template <typename M, typename... Arguments>
 requires std::is_base_of_v<torch::nn::Module, M>
 decltype(auto) run(M& module, Arguments&&... arguments) {
   UnitCall call(module);
+  (for_each_tensor(arguments, [&](const at::Tensor& tensor) { call.watch_input(tensor); }), ...);
   using Result = decltype(module.forward(std::forward<Arguments>(arguments)...));
   if constexpr (std::is_void_v<Result>) {
     module.forward(std::forward<Arguments>(arguments)...);
@@ -171,7 +174,7 @@ class FullyShardedDataParallel : public torch::nn::Module {
     }
   }
 
-  // Of the shards' gradients: see ShardedUnits. All ranks call it; the norm before, () float32.
+  // By all ranks' norm, () float32, which it returns. (torch's clip_grad_norm_ knows a rank's own.)
   torch::Tensor clip_grad_norm(double max_norm) { return units().clip_grad_norm(max_norm); }
   // The optimizer in backward: from now on a backward updates a unit's shards with `optimizer`,
   // which has all of model.parameters() and must outlive the wrapper, as soon as their gradients

@@ -74,9 +74,11 @@ class ShardedUnits {
 
   // Around a forward of unit `unit`, on all ranks in the same order. Between the two calls its
   // tensors are whole. What the forward computed and others use is watched: its gradient is what
-  // begins the unit's backward. The outermost backward ends with the means of the gradients in the
-  // shards' .grad, added to what lay there.
+  // begins the unit's backward. What the forward is given is watched, before it: until its gradient
+  // has come, frozen tensors stay whole. The outermost backward ends with the means of the
+  // gradients in the shards' .grad, added to what lay there.
   virtual void begin_forward(size_t unit) = 0;
+  virtual void watch_input(size_t unit, const at::Tensor& input) = 0;
   virtual void watch(size_t unit, const at::Tensor& output) = 0;
   virtual void end_forward(size_t unit) = 0;
   // After an exception in between: shards again, nothing is awaited.
@@ -98,7 +100,8 @@ class ShardedUnits {
 
   // The optimizer in backward: no gradient outlives its unit. From now on a backward calls `update`
   // when gradients of a unit are there as the shards' means (on a GPU: on the stream that the call
-  // is under), and then drops them: once for the tensors that are divided, once for the others. No
+  // is under), and then drops them: once for the tensors that are divided, once for the others. A
+  // unit that was called several times, and is computed again, comes at the end of backward. No
   // other tensor has a gradient meanwhile, so the step() of an optimizer of all shards updates
   // these. `not_finite`: () float32, 1 if this rank found a gradient among them that is not finite.
   // gradient_norm() is that of the last backward's gradients; clip_grad_norm() a UserError. Empty:

@@ -211,6 +211,12 @@ TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
     // Of a struct of somebody's nothing is known: by hand.
     mean_after(net(Holder()).inside);
     EXPECT_TRUE(net.reducer().is_unfinished());
+    net.eval();  // of a module without dropout, or one that is fine-tuned
+    expect_sentence([&] { net(Holder()); }, {"finish_gradient_synchronization()"});
+    {
+      const torch::NoGradGuard no_grad;
+      net(Holder());
+    }
     net.finish_gradient_synchronization();
     EXPECT_EQ(weight.grad()[0].item<float>(), 3);
   });

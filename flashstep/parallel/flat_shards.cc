@@ -227,9 +227,6 @@ void FlatShards::bring_gradients(const std::vector<OwnPiece>& own) {
   at::NoGradGuard no_grad;
   exchange_.begin();
   check_memory();
-  require(
-      !scatter_ || !reducer_->is_unfinished(),
-      "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
   for (const OwnPiece& piece : own) piece.inner.mutable_grad() = gradient_of(piece);
   // Pieces, and what arrives, are written past the parameters, whose versions they do not share.
   for (auto& [identity, place] : places_) note_written(place.parameter);

@@ -179,7 +179,7 @@ ModuleSynchronizer::~ModuleSynchronizer() = default;
 void ModuleSynchronizer::broadcast_buffers() { broadcast_from_first(module_.buffers(), group_); }
 
 void ModuleSynchronizer::before_forward() {
-  if (!torch::GradMode::is_enabled() || !module_.is_training() || !reducer_->is_enabled()) return;
+  if (!torch::GradMode::is_enabled() || !reducer_->is_enabled()) return;
   require(
       !reducer_->is_unfinished(),
       "[DistributedDataParallel] expected the backward before this forward to have ended with ",
@@ -187,7 +187,7 @@ void ModuleSynchronizer::before_forward() {
       "up) or that went through none of the tensors that forward returned ",
       "(finish_gradient_synchronization() ends it); backward passes that only add gradients up ",
       "go under no_sync()");
-  reducer_->prepare_for_backward();
+  if (module_.is_training()) reducer_->prepare_for_backward();
 }
 
 void ModuleSynchronizer::watch(const at::Tensor& output) {

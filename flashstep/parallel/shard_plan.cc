@@ -75,6 +75,9 @@ void check_whole(const NamedTensors& parameters) {
 
 void ShardPlan::begin_update(const std::vector<OwnPiece>& own) {
   require(
+      means_ == nullptr || !means_->is_unfinished(),
+      "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
+  require(
       means_ == nullptr || !means_->holds_local_gradients(),
       "[ShardedOptimizer] expected means of the ranks' gradients, got this rank's own: the last "
       "backward of a step stands outside of no_sync, and comes to its end");

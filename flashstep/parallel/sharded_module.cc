@@ -108,6 +108,10 @@ UnitCall::~UnitCall() {
   }
 }
 
+void UnitCall::watch_input(const at::Tensor& input) {
+  if (units_) units_->watch_input(unit_, input);
+}
+
 void UnitCall::watch(const at::Tensor& output) {
   if (units_) units_->watch(unit_, output);
 }

@@ -97,6 +97,30 @@ TEST(ShardedOptimizerRefusals, AStepOfGradientsThatNobodyHasAveraged) {
   });
 }
 
+TEST(ShardedOptimizerRefusals, AStepOfGradientsThatCamePastTheWrapper) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy : {Strategy::kBucketed, Strategy::kNaive}) {
+      for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+        torch::manual_seed(5);
+        DistributedDataParallel model(std::make_shared<PlainToy>(), group, {.strategy = strategy});
+        Sharded optimizer(model, AdamWOptions(1e-2), {.mode = mode});
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          const Tensor before = model.module()->fc1->weight.detach().clone();
+          model.module()->forward(torch::ones({2, 10})).sum().backward();
+          expect_sentence([&] { optimizer.step(); },
+                          {"[ShardedOptimizer]", "finish_gradient_synchronization()"});
+          EXPECT_TRUE(model.module()->fc1->weight.equal(before));
+          model.finish_gradient_synchronization();
+          optimizer.step();
+          EXPECT_FALSE(model.module()->fc1->weight.equal(before));
+        }
+      }
+    }
+  });
+}
+
 TEST(ShardedOptimizerRefusals, AStepOfGradientsThatWereRefused) {
   run_ranks(2, [](const Environment& environment) {
     const Group group(environment);

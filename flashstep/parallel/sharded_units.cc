@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <bit>
 #include <limits>
-#include <map>
 #include <mutex>
-#include <unordered_set>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -17,6 +16,7 @@
 
 #include "flashstep/base/called_back.h"
 #include "flashstep/base/text.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
@@ -26,16 +26,21 @@
 #include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
-#include "flashstep/parallel/stored_tensors.h"
 #include "flashstep/parallel/unit.h"
 #include "flashstep/parallel/unit_checks.h"
 #include "flashstep/parallel/unit_order.h"
+#include "flashstep/parallel/unit_values.h"
 #include "flashstep/sharded_optimizer.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
+
+// Calls of units are compared at the latest after so many forwards.
+constexpr uint64_t kForwardsBetween = 64;
+// An odd number whose bits are well mixed: the fraction of the golden ratio, times 2^64.
+constexpr uint64_t kHashFactor = 0x9e3779b97f4a7c15;
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -93,8 +98,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void begin_forward(size_t unit) override {
     const std::lock_guard lock(mutex_);
     if (unit == root()) {
-      if (!is_in_backward()) take_values();  // all, before anything is sent
-      if (copies_ && !is_in_backward()) copies_->begin();
+      if (!is_in_backward()) begin_step();
       order_.begin();
       for (Use& use : uses_) use.was_called = false;
     } else {
@@ -105,7 +109,21 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     ++use.open;
     gather(unit);
     if (is_in_backward()) return;  // it is computed again
+    calls_ = calls_ * kHashFactor + unit + 1;
+    count_pieces(use);
     prefetch(order_.next_in_forward());
+  }
+
+  // A leaf's hook would stay for the next forwards: its gradient comes at the end of backward.
+  void watch_input(size_t unit, const Tensor& input) override {
+    if (!at::GradMode::is_enabled() || !input.defined() || !input.requires_grad()) return;
+    const std::lock_guard lock(mutex_);
+    if (!has_frozen(unit)) return;
+    ++uses_[unit].inputs;
+    if (input.is_leaf() && !is_in_backward()) return;
+    input.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
+      if (const auto self = weak.lock()) called_back([&] { self->after_input(unit); });
+    });
   }
 
   void watch(size_t unit, const Tensor& output) override {
@@ -123,7 +141,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     const bool stays = at::GradMode::is_enabled() && has_trained(unit) &&
                        (unit == root() || !options_.reshard_after_forward);
     if (!stays) units_[unit].reshard(*stream_);
-    if (unit == root()) free_idle();  // what was gathered ahead, and not called
+    if (unit != root()) return;
+    free_idle();  // what was gathered ahead, and not called
+    if (!is_in_backward()) compare_calls();
   }
 
   void abandon() override {
@@ -140,6 +160,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       }
     }
     while (!in_flight_.empty()) finish_oldest();
+    held_.clear();
+    calls_ = 0;
+    forwards_ = 0;
     for (ShardedUnit& unit : units_) unit.reshard(*stream_);
     order_.forget();
     in_backward_ = false;
@@ -188,59 +211,16 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
 
   NamedTensors gather(std::optional<int> to) const override {
     take_values();
-    NamedTensors result;
-    const bool keeps = !to || *to == group_.rank();
-    for (const ShardedUnit& unit : units_) {
-      for (const ShardedTensor& t : unit.tensors()) {
-        const Tensor whole = unit.gather_copy(t);
-        if (keeps) result.emplace_back(t.name, to ? whole.cpu() : whole);
-      }
-    }
-    return result;
+    return gather_whole(units_, group_, to);
   }
-
   NamedTensors gather_evenly() const override {
     take_values();
-    NamedTensors result;
-    std::vector<size_t> bytes(static_cast<size_t>(groups_.shards->world_size()));  // by rank
-    for (const ShardedUnit& unit : units_) {
-      for (const ShardedTensor& t : unit.tensors()) {
-        const Tensor whole = unit.gather_copy(t);
-        const auto owner = std::min_element(bytes.begin(), bytes.end());
-        *owner += whole.nbytes();
-        if (owner - bytes.begin() == group_.rank())
-          result.emplace_back(t.name, whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-      }
-    }
-    return result;
+    return flashstep::gather_evenly(units_, groups_);
   }
-
-  std::vector<Shard> shards() const override {
-    std::vector<Shard> result;
-    for (const ShardedUnit& unit : units_) {
-      for (const ShardedTensor& t : unit.tensors()) {
-        const Tensor whole =
-            at::empty_strided(t.sizes, t.strides, t.memory.options().device(at::kMeta));
-        const int64_t begin = begin_of(t);
-        const bool is_first =
-            t.is_divided ? group_.rank() < groups_.shards->world_size() : group_.is_first();
-        result.push_back({t.name, t.tensor, whole, t.is_divided, is_first, begin, begin + t.own});
-      }
-    }
-    return result;
-  }
-
+  std::vector<Shard> shards() const override { return shards_of(units_, groups_); }
   void load_parts(const std::function<Tensor(const Shard& shard)>& part) override {
-    const at::NoGradGuard no_grad;
     take_values();
-    const std::vector<Shard> all = shards();
-    auto shard = all.begin();
-    for (const ShardedUnit& unit : units_) {
-      for (const ShardedTensor& t : unit.tensors()) {
-        t.memory.slice(0, 0, t.own).copy_(part(*shard++));
-        note_written(t.tensor);  // whose memory the shard is
-      }
-    }
+    flashstep::load_parts(units_, groups_, part);
   }
 
   bool can_be_captured() const override { return copies_ && copies_->can_be_captured(); }
@@ -258,14 +238,16 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     int open = 0;              // forwards that have not ended
     bool in_backward = false;  // its whole gradients are being collected
     size_t awaited = 0;        // gradients that have not come yet
+    // Of the step's forwards:
+    int pieces = 0;          // that its gradients may come in: each call that is computed again,
+    bool is_direct = false;  // and all others together
+    int inputs = 0;          // that want gradients, where frozen tensors are needed for these
+    int came = 0;            // of them, in this backward
   };
   void take_values() const {
     for (ShardedUnit& unit : units_) unit.take_values();
   }
   size_t root() const { return units_.size() - 1; }
-  int64_t begin_of(const ShardedTensor& t) const {
-    return t.is_divided ? std::min<int64_t>(groups_.shards->rank() * t.part, t.numel) : 0;
-  }
 
   void divide_ranks() {
     if (options_.shard_ranks == 0 || options_.shard_ranks == group_.world_size()) return;
@@ -288,6 +270,44 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     const auto& tensors = units_[unit].tensors();
     return std::any_of(tensors.begin(), tensors.end(),
                        [](const ShardedTensor& t) { return t.tensor.requires_grad(); });
+  }
+
+  bool has_frozen(size_t unit) const {
+    const auto& tensors = units_[unit].tensors();
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const ShardedTensor& t) { return !t.tensor.requires_grad(); });
+  }
+
+  // Of a forward of the root.
+  void begin_step() {
+    take_values();  // all, before anything is sent
+    if (copies_) copies_->begin();
+    with_graph_ = at::GradMode::is_enabled();
+    if (!with_graph_ || !std::exchange(had_backward_, false)) return;
+    for (Use& use : uses_) use = {};
+  }
+
+  // Ranks that call different units mix weights of equal shapes. They compare their calls after the
+  // first forward, the second, the fourth, and so on, from some point on evenly: a comparison is of
+  // hosts, which wait for each other. None is in a CUDA graph, which repeats its calls.
+  void compare_calls() {
+    if (group_.world_size() == 1 || is_being_captured(device_)) return;
+    ++forwards_;
+    if (!std::has_single_bit(forwards_) && forwards_ % kForwardsBetween != 0) return;
+    const auto all = group_.all_gather(static_cast<int64_t>(calls_));
+    const auto other = std::ranges::find_if(all, [&](int64_t of) { return of != all.front(); });
+    if (other == all.end()) return;
+    abandon();
+    throw AgreedError(
+        str("[fully sharded] expected the same calls of units on every rank, but rank ",
+            other - all.begin(), " has called others than rank 0, or in another order, in this ",
+            "forward or one before it: random choices of units need the same seed on all ranks"));
+  }
+
+  void count_pieces(Use& use) const {
+    const bool is_direct = at::GradMode::is_enabled();
+    if (!with_graph_ || (is_direct && std::exchange(use.is_direct, true))) return;
+    ++use.pieces;
   }
 
   void gather(size_t unit) {
@@ -335,14 +355,32 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   // From now on .grad is of the whole tensors.
   void collect(size_t unit) {
     Use& use = uses_[unit];
-    if (use.in_backward) return;
+    if (use.in_backward || !has_trained(unit)) return;
     use.in_backward = true;
+    // Of another call of it, which is computed again. It has one message at a time.
+    while (std::ranges::count(in_flight_, unit) > 0) take_oldest();
     use.awaited = 0;
     for (ShardedTensor& t : units_[unit].tensors()) {
       t.earlier = std::exchange(t.tensor.mutable_grad(), {});
       t.has_gradient = false;
       use.awaited += t.tensor.requires_grad() ? 1 : 0;
     }
+  }
+
+  // The gradient of what the unit's forward was given has come.
+  void after_input(size_t unit) {
+    const std::lock_guard lock(mutex_);
+    ++uses_[unit].came;
+    reshard_unless_needed(unit);
+  }
+
+  // Frozen tensors may be needed for the gradient of the unit's input, when all gradients of its
+  // own are there. The root's inputs are not known.
+  void reshard_unless_needed(size_t unit) {
+    const Use& use = uses_[unit];
+    if (use.in_backward || use.open > 0) return;
+    if (has_frozen(unit) && (unit == root() || use.came < use.inputs)) return;
+    units_[unit].reshard(*stream_);
   }
 
   // Called by autograd when it has added to the gradient.
@@ -353,6 +391,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
             " to be called by run(), but ", t.name, " was used without it");
     require(uses_[unit].in_backward, "[fully sharded] expected a loss made of what unit ",
             units_[unit].name(), " returned, but ", t.name, " was used beside it");
+    require(!at::GradMode::is_enabled() || !t.tensor.grad().requires_grad(),
+            "[fully sharded] expected backward() without create_graph: the mean of ", t.name,
+            "'s gradient over the ranks has no graph");
     if (std::exchange(t.has_gradient, true)) return;
     if (--uses_[unit].awaited > 0 || uses_[unit].open > 0) return;
     reduce(unit, 0);
@@ -361,6 +402,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void reduce(size_t unit, double missing) {
     units_[unit].start_reduction(*stream_, missing, /*used_beside=*/update_ != nullptr);
     uses_[unit].in_backward = false;
+    reshard_unless_needed(unit);
     if (!in_flight_.empty()) units_[in_flight_.back()].continue_reduction(*stream_);
     in_flight_.push_back(unit);
     while (in_flight_.size() > kUnitsInFlight) take_oldest();
@@ -376,6 +418,15 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void take_oldest() {
     const size_t unit = finish_oldest();
     if (!update_) return;
+    // It is updated once, when its last piece is there, and while its tensors are shards.
+    if (uses_[unit].pieces > 1 || !units_[unit].is_sharded()) {
+      held_.insert(unit);
+    } else {
+      update(unit);
+    }
+  }
+
+  void update(size_t unit) {
     stream_->run([&] {
       for (const bool divided : {true, false}) update(unit, divided);
     });
@@ -413,18 +464,21 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     const std::lock_guard lock(mutex_);
     if (!in_backward_) return;
     const std::string missing = end_units();
+    for (ShardedUnit& unit : units_) unit.reshard(*stream_);
+    for (Use& use : uses_) use.came = 0;
     // Nothing is updated with what is not a number.
     while (!in_flight_.empty() && missing.empty()) take_oldest();
     while (!in_flight_.empty()) finish_oldest();
+    for (const size_t unit : std::exchange(held_, {})) {
+      if (missing.empty()) update(unit);
+    }
     for (const Tensor& square : dropped_) {
       if (square.defined()) stream_->hand_over(square);
     }
     if (copies_) copies_->end(*stream_);
     stream_->join();
-    for (size_t u = 0; u < units_.size(); ++u) {
-      if (!uses_[u].in_backward) units_[u].reshard(*stream_);
-    }
     in_backward_ = false;
+    had_backward_ = true;
     require(missing.empty(), missing);
   }
 
@@ -485,8 +539,13 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index
   UnitOrder order_;                                // of all but the root
   std::vector<size_t> in_flight_;                  // units whose gradients travel
+  std::set<size_t> held_;                          // units that are updated at the end of backward
   std::optional<SideStream> stream_;
   bool in_backward_ = false, is_of_some_inputs_ = false;
+  bool with_graph_ = false;    // the root's last forward
+  bool had_backward_ = false;  // since a forward with a graph has begun
+  uint64_t calls_ = 0;         // a hash of all units that forwards have called, in their order
+  uint64_t forwards_ = 0;      // of the root, after which ranks may have compared it
   std::function<void(const Tensor& not_finite)> update_;  // or empty
   std::array<Tensor, 2> dropped_;  // squared norms of gradients that it used: whole, divided
   std::recursive_mutex mutex_;     // hooks come from autograd's threads; a backward may be nested
@@ -494,26 +553,6 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
 };
 
 }  // namespace
-
-void ShardedUnits::load(const NamedTensors& whole) {
-  std::map<std::string, Tensor> by_name(whole.begin(), whole.end());
-  const std::vector<Shard> all = shards();
-  for (const Shard& shard : all) {
-    const auto found = by_name.find(shard.name);
-    require(found != by_name.end(), "[fully sharded] expected a tensor for ", shard.name,
-            ", got none");
-    require(found->second.sizes() == shard.whole.sizes(), "[fully sharded] expected ", shard.name,
-            " of shape ", shard.whole.sizes(), ", got ", found->second.sizes());
-  }
-  for (const auto& [name, tensor] : by_name) {
-    require(std::ranges::count(all, name, &Shard::name) > 0,
-            "[fully sharded] expected tensors of the module alone, got ", name);
-  }
-  load_parts([&](const Shard& shard) {
-    return part_of(in_memory(shard.name, by_name.at(shard.name)), shard.whole, shard.begin,
-                   shard.end);
-  });
-}
 
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options) {

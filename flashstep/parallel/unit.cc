@@ -183,7 +183,6 @@ void ShardedUnit::reshard(SideStream& stream) {
 void ShardedUnit::start_reduction(SideStream& stream, double missing, bool used_beside) {
   at::NoGradGuard no_grad;
   messages_->start_reduction(tensors_, stream, missing, used_beside);
-  reshard(stream);
 }
 
 void ShardedUnit::finish_reduction(SideStream& stream) {

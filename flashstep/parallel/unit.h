@@ -43,8 +43,7 @@ class ShardedUnit {
   int64_t gathered_bytes() const { return static_cast<int64_t>(room_.storage().nbytes()); }
 
   // Takes the gradients of the whole tensors away and starts to send them; where one is expected
-  // and missing, it counts as `missing`. The tensors are shards. `used_beside`: as UnitMessages.
-  // All ranks call it.
+  // and missing, it counts as `missing`. `used_beside`: as UnitMessages. All ranks call it.
   void start_reduction(SideStream& stream, double missing, bool used_beside = false);
   void continue_reduction(SideStream& stream) {  // as UnitMessages
     const at::NoGradGuard no_grad;
