@@ -1,12 +1,12 @@
 // Running statistics of several ranks: resumed to the bit, as parameters are.
 #include <filesystem>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
-#include <unistd.h>
 
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
