@@ -30,6 +30,9 @@ class UnitsObject : public torch::CustomClassHolder {
   }
 
   void begin_forward(int64_t unit) { units_->begin_forward(static_cast<size_t>(unit)); }
+  void watch_inputs(int64_t unit, std::vector<Tensor> inputs) {
+    for (const Tensor& input : inputs) units_->watch_input(static_cast<size_t>(unit), input);
+  }
   void watch(int64_t unit, std::vector<Tensor> outputs) {
     for (const Tensor& output : outputs) units_->watch(static_cast<size_t>(unit), output);
   }
@@ -108,6 +111,7 @@ void register_fully_sharded(torch::Library& library) {
   library.class_<UnitsObject>("ShardedUnits")
       .def(torch::init(for_ranks(&make_units)))
       .def("begin_forward", for_ranks(&UnitsObject::begin_forward))
+      .def("watch_inputs", for_ranks(&UnitsObject::watch_inputs))
       .def("watch", for_ranks(&UnitsObject::watch))
       .def("end_forward", for_ranks(&UnitsObject::end_forward))
       .def("abandon", for_ranks(&UnitsObject::abandon))

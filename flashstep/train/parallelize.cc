@@ -69,6 +69,7 @@ void call_blocks_as_units(TransformerImpl& model) {
         for (BlockCall& call : calls) {
           call.forward = [forward = call.forward, module = call.module](const Tensor& input) {
             UnitCall unit(*module);
+            unit.watch_input(input);
             Tensor output = forward(input);
             unit.watch(output);
             unit.end();

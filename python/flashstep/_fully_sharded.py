@@ -118,7 +118,10 @@ class FullyShardedDataParallel(Wrapper):
             hooks = cast("OrderedDict[int, Any]", module._forward_hooks)
             hooks.move_to_end(end.id)  # hooks of the user see whole weights
             self._units.begin_forward(unit)
-            return self._cast(args), self._cast(kwargs)
+            args, kwargs = self._cast(args), self._cast(kwargs)
+            if torch.is_grad_enabled():
+                self._units.watch_inputs(unit, tensors_in((args, kwargs)))
+            return args, kwargs
 
         def after(module: nn.Module, args: Any, result: Any) -> None:
             if torch.is_grad_enabled():

@@ -102,7 +102,25 @@ def in_copies_of_a_subgroup(rank, world_size):
     compare(model, alone, 2e-5, "in copies of a subgroup")
 
 
+def frozen_matrices(rank, world_size):
+    """Biases train beside frozen weights, which the gradients of the units' inputs need."""
+
+    def biases_of(net):
+        for parameter in net.parameters():
+            parameter.requires_grad_(parameter.dim() == 1)
+        return net
+
+    model, alone = flashstep.FullyShardedDataParallel(biases_of(nets.Net(rank))), biases_of(nets.Net(0))
+    for net, rows, *place in ((model, ROWS, rank, world_size), (alone, ROWS * world_size)):
+        trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        nets.train(net, torch.optim.AdamW(trained, lr=1e-2), 4, rows, *place)
+    compare(model, alone, 2e-5, "biases alone")
+
+
 class Steps(unittest.TestCase):
+    def test_frozen_matrices(self):
+        ranks.run(2, frozen_matrices)
+
     def test_steps_in_backward(self):
         for world_size in (1, 2, 3):
             ranks.run(world_size, steps_in_backward)
