@@ -92,7 +92,8 @@ class Parallelism {
 // For a Job or TrainStep of several ranks: every rank's parameters become rank 0's, and gradients
 // their mean over the ranks as by DistributedDataParallel; or parameters are divided as by
 // FullyShardedDataParallel. The loss calls `module` itself, without a wrapper, within
-// Parallelism::call. Module and group must outlive what is returned. UserError as the wrappers'.
+// Parallelism::call; run() saves divided parameters with flashstep's AdamW. Module and group must
+// outlive what is returned. UserError as the wrappers'.
 std::shared_ptr<Parallelism> data_parallelism(const torch::nn::Module& module, const Group& group,
                                               const ReducerOptions& options = {});
 std::shared_ptr<Parallelism> full_sharding(torch::nn::Module& module, const Group& group,

@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
+#include "flashstep/optim.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {
@@ -29,7 +29,7 @@ std::vector<torch::Tensor> train(const Group& group, const fs::path& directory, 
   torch::manual_seed(3);
   Normalized net;
   const auto ranks = sharded ? full_sharding(net, group) : data_parallelism(net, group);
-  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
+  AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(0.1));
   Job job{net, optimizer, [&](int64_t step, int64_t) {
             torch::manual_seed(10 * step + group.rank());
             const torch::Tensor x = torch::randn({6, 4}) + group.rank();

@@ -392,7 +392,7 @@ TEST_F(LoopTest, RefusesSeveralProcessesWithoutAGroup) {
     sentence = error.what();
   }
   for (const auto& [name, value] : launched) unsetenv(name);
-  EXPECT_NE(sentence.find("to have the Group of 2 ranks"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("with the Group of 2 ranks"), std::string::npos) << sentence;
   EXPECT_NE(sentence.find("started by flashstep launch"), std::string::npos) << sentence;
   EXPECT_FALSE(fs::exists(at("run")));
 }
