@@ -22,7 +22,6 @@ namespace {
 using testing::close;
 using testing::expect_sentence;
 using testing::run_ranks;
-using testing::same_bits;
 using torch::Tensor;
 using torch::nn::Linear;
 
