@@ -56,13 +56,6 @@ int end_output(int code, bool to_terminal) {
 }
 
 int run(int argc, char** argv) {
-  static char help[] = "--help";
-  std::vector<char*> words(argv, argv + argc);
-  if (argc > 1 && std::strcmp(argv[1], "help") == 0) {  // "help bench step": "bench step --help"
-    words.erase(words.begin() + 1);
-    words.push_back(help);
-    argv = words.data();
-  }
   CLI::App app("Train Transformer language models in C++: from raw text to samples.", "flashstep");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Print the help of every command");
@@ -75,6 +68,21 @@ int run(int argc, char** argv) {
       "commands say what they keep. Each comes with one sentence.");
   for (const AddCommand add : kCommands) add(app);
   refuse_impossible_values(app);
+  static char help[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1 && std::strcmp(argv[1], "help") == 0) {  // "help bench step": "bench step --help"
+    const CLI::App* command = &app;
+    for (int i = 2; i < argc; ++i) {
+      const auto found = command->get_subcommands(
+          [&](const CLI::App* known) { return known->check_name(argv[i]); });
+      require(!found.empty(), "[help] expected a command, such as train or bench step, got ",
+              argv[i]);
+      command = found.front();
+    }
+    words.erase(words.begin() + 1);
+    words.push_back(help);
+    argv = words.data();
+  }
   try {
     app.parse(argc, argv);
     return 0;

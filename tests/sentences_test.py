@@ -57,6 +57,8 @@ class SentencesTest(unittest.TestCase):
     def test_help_is_a_command_too(self):
         for command in ([], ["bench", "step"]):
             self.assertEqual(self.done("help", *command).stdout, self.done(*command, "--help").stdout)
+        for mistake in (("nonsense",), ("bench", "nonsense"), ("train", "config.json")):
+            self.says(2, [f"expected a command, such as train or bench step, got {mistake[-1]}"], "help", *mistake)
 
     def test_lost_output_has_its_reason(self):
         for arguments in (["--help"], ["train", "--help"], ["account", "all"], ["completion", "bash"]):
