@@ -1,8 +1,6 @@
 #include "flashstep/sharded_units.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -19,7 +17,6 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
-#include "flashstep/ops.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/cost.h"
@@ -28,19 +25,14 @@
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/unit.h"
 #include "flashstep/parallel/unit_checks.h"
+#include "flashstep/parallel/unit_gradients.h"
 #include "flashstep/parallel/unit_order.h"
 #include "flashstep/parallel/unit_values.h"
-#include "flashstep/sharded_optimizer.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
-
-// Calls of units are compared at the latest after so many forwards.
-constexpr uint64_t kForwardsBetween = 64;
-// An odd number whose bits are well mixed: the fraction of the golden ratio, times 2^64.
-constexpr uint64_t kHashFactor = 0x9e3779b97f4a7c15;
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -74,6 +66,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     }
     device_ = device;
     stream_.emplace(group, device);
+    gradients_.emplace(units_, *groups_.shards, device);
     choose_transport(device);
     hooks_ = std::make_unique<GradientHooks>(
         trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
@@ -109,7 +102,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     ++use.open;
     gather(unit);
     if (is_in_backward()) return;  // it is computed again
-    calls_ = calls_ * kHashFactor + unit + 1;
+    calls_.add(unit);
     count_pieces(use);
     prefetch(order_.next_in_forward());
   }
@@ -161,8 +154,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     }
     while (!in_flight_.empty()) finish_oldest();
     held_.clear();
-    calls_ = 0;
-    forwards_ = 0;
+    calls_ = {};
     for (ShardedUnit& unit : units_) unit.reshard(*stream_);
     order_.forget();
     in_backward_ = false;
@@ -185,28 +177,14 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     return false;
   }
 
-  Tensor gradient_norm() const override {
-    const at::NoGradGuard no_grad;
-    const Tensor divided = norm_over_ranks(own_norm(true), *groups_.shards);
-    return (divided.square() + own_norm(false).square()).sqrt();
-  }
-
-  Tensor clip_grad_norm(double max_norm) override {
-    require(!update_, "[fully sharded] expected gradients to clip, got a backward that has used ",
-            "them: with an optimizer in backward no norm is known in time");
-    const Tensor norm = gradient_norm();
-    clip_to_norm(gradients(true), norm, max_norm);
-    clip_to_norm(gradients(false), norm, max_norm);
-    return norm;
-  }
+  Tensor gradient_norm() const override { return gradients_->norm(); }
+  Tensor clip_grad_norm(double max_norm) override { return gradients_->clip(max_norm); }
 
   const Group& shard_group() const override { return *groups_.shards; }
-  bool updates_in_backward() const override { return update_ != nullptr; }
-
+  bool updates_in_backward() const override { return gradients_->are_used_in_backward(); }
   void update_in_backward(std::function<void(const Tensor& not_finite)> update) override {
     const std::lock_guard lock(mutex_);
-    update_ = std::move(update);
-    dropped_ = {};
+    gradients_->update_in_backward(std::move(update));
   }
 
   NamedTensors gather(std::optional<int> to) const override {
@@ -287,21 +265,13 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     for (Use& use : uses_) use = {};
   }
 
-  // Ranks that call different units mix weights of equal shapes. They compare their calls after the
-  // first forward, the second, the fourth, and so on, from some point on evenly: a comparison is of
-  // hosts, which wait for each other. None is in a CUDA graph, which repeats its calls.
+  // None of the calls in a CUDA graph, which repeats them.
   void compare_calls() {
     if (group_.world_size() == 1 || is_being_captured(device_)) return;
-    ++forwards_;
-    if (!std::has_single_bit(forwards_) && forwards_ % kForwardsBetween != 0) return;
-    const auto all = group_.all_gather(static_cast<int64_t>(calls_));
-    const auto other = std::ranges::find_if(all, [&](int64_t of) { return of != all.front(); });
-    if (other == all.end()) return;
+    const std::string difference = calls_.compare(group_);
+    if (difference.empty()) return;
     abandon();
-    throw AgreedError(
-        str("[fully sharded] expected the same calls of units on every rank, but rank ",
-            other - all.begin(), " has called others than rank 0, or in another order, in this ",
-            "forward or one before it: random choices of units need the same seed on all ranks"));
+    throw AgreedError(difference);
   }
 
   void count_pieces(Use& use) const {
@@ -341,7 +311,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void begin_backward() {
     if (in_backward_) return;
     in_backward_ = true;
-    dropped_ = {};
+    gradients_->begin_backward();
     const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
     const auto end = [weak = weak_from_this()] {
@@ -400,7 +370,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   }
 
   void reduce(size_t unit, double missing) {
-    units_[unit].start_reduction(*stream_, missing, /*used_beside=*/update_ != nullptr);
+    units_[unit].start_reduction(*stream_, missing, /*used_beside=*/updates_in_backward());
     uses_[unit].in_backward = false;
     reshard_unless_needed(unit);
     if (!in_flight_.empty()) units_[in_flight_.back()].continue_reduction(*stream_);
@@ -417,7 +387,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
 
   void take_oldest() {
     const size_t unit = finish_oldest();
-    if (!update_) return;
+    if (!updates_in_backward()) return;
     // It is updated once, when its last piece is there, and while its tensors are shards.
     if (uses_[unit].pieces > 1 || !units_[unit].is_sharded()) {
       held_.insert(unit);
@@ -427,36 +397,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   }
 
   void update(size_t unit) {
-    stream_->run([&] {
-      for (const bool divided : {true, false}) update(unit, divided);
-    });
-  }
-
-  // The unit's tensors that are divided, or those that are not; their gradients are dropped. Others
-  // are out of sight meanwhile: those that are still collected are of whole tensors.
-  void update(size_t unit, bool divided) {
-    const at::NoGradGuard no_grad;
-    std::vector<std::pair<Tensor, Tensor>> hidden;
-    std::vector<Tensor> used, gradients;
-    for (ShardedUnit& other : units_) {
-      for (ShardedTensor& t : other.tensors()) {
-        if (!t.tensor.grad().defined()) continue;
-        if (&other == &units_[unit] && t.is_divided == divided) {
-          used.push_back(t.tensor);
-          gradients.push_back(t.tensor.grad());
-        } else {
-          hidden.emplace_back(t.tensor, std::exchange(t.tensor.mutable_grad(), {}));
-        }
-      }
-    }
-    if (!used.empty()) {
-      const Tensor norm = grad_norm(gradients);
-      Tensor& square = dropped_[divided];
-      square = square.defined() ? square + norm.square() : norm.square();
-      update_(norm.isfinite().logical_not().to(at::kFloat));
-    }
-    for (const Tensor& tensor : used) tensor.mutable_grad().reset();
-    for (const auto& [tensor, gradient] : hidden) tensor.mutable_grad() = gradient;
+    stream_->run([&] { gradients_->use(unit); });
   }
 
   // Of the outermost backward.
@@ -472,9 +413,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     for (const size_t unit : std::exchange(held_, {})) {
       if (missing.empty()) update(unit);
     }
-    for (const Tensor& square : dropped_) {
-      if (square.defined()) stream_->hand_over(square);
-    }
+    gradients_->hand_over(*stream_);
     if (copies_) copies_->end(*stream_);
     stream_->join();
     in_backward_ = false;
@@ -511,23 +450,6 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
                ": freeze what the loss does not depend on");
   }
 
-  // Of what this rank has of the gradients of tensors that are divided, or are not.
-  Tensor own_norm(bool divided) const {
-    const Tensor& dropped = dropped_[divided];
-    return dropped.defined() ? dropped.sqrt().to(device_)
-                             : grad_norm_on(device_, gradients(divided));
-  }
-
-  std::vector<Tensor> gradients(bool divided) const {
-    std::vector<Tensor> result;
-    for (const ShardedUnit& unit : units_) {
-      for (const ShardedTensor& t : unit.tensors()) {
-        if (t.is_divided == divided && t.tensor.grad().defined()) result.push_back(t.tensor.grad());
-      }
-    }
-    return result;
-  }
-
   const Group& group_;
   FullyShardOptions options_;
   ShardGroups groups_{&group_, &group_};
@@ -544,11 +466,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   bool in_backward_ = false, is_of_some_inputs_ = false;
   bool with_graph_ = false;    // the root's last forward
   bool had_backward_ = false;  // since a forward with a graph has begun
-  uint64_t calls_ = 0;         // a hash of all units that forwards have called, in their order
-  uint64_t forwards_ = 0;      // of the root, after which ranks may have compared it
-  std::function<void(const Tensor& not_finite)> update_;  // or empty
-  std::array<Tensor, 2> dropped_;  // squared norms of gradients that it used: whole, divided
-  std::recursive_mutex mutex_;     // hooks come from autograd's threads; a backward may be nested
+  CallsOfUnits calls_;         // of forwards
+  std::optional<UnitGradients> gradients_;
+  std::recursive_mutex mutex_;  // hooks come from autograd's threads; a backward may be nested
   std::unique_ptr<GradientHooks> hooks_;  // last: gone before what it calls
 };
 

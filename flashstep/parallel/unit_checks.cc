@@ -1,6 +1,7 @@
 #include "flashstep/parallel/unit_checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,11 @@ namespace flashstep {
 namespace {
 
 using at::Tensor;
+
+// Calls are compared at the latest after so many forwards.
+constexpr uint64_t kForwardsBetween = 64;
+// An odd number whose bits are well mixed: the fraction of the golden ratio, times 2^64.
+constexpr uint64_t kHashFactor = 0x9e3779b97f4a7c15;
 
 void check(const UnitOfTensors& unit) {
   for (size_t i = 0; i < unit.tensors.size(); ++i) {
@@ -68,6 +74,19 @@ void check_units(const std::vector<UnitOfTensors>& units, const Group& group,
                           " ranks, or 0 for all of them, got ", shard_ranks));
   }
   for (const UnitOfTensors& unit : units) check(unit);
+}
+
+void CallsOfUnits::add(size_t unit) { hash_ = hash_ * kHashFactor + unit + 1; }
+
+std::string CallsOfUnits::compare(const Group& group) {
+  ++forwards_;
+  if (!std::has_single_bit(forwards_) && forwards_ % kForwardsBetween != 0) return "";
+  const auto all = group.all_gather(static_cast<int64_t>(hash_));
+  const auto other = std::ranges::find_if(all, [&](int64_t of) { return of != all.front(); });
+  if (other == all.end()) return "";
+  return str("[fully sharded] expected the same calls of units on every rank, but rank ",
+             other - all.begin(), " has called others than rank 0, or in another order, in this ",
+             "forward or one before it: random choices of units need the same seed on all ranks");
 }
 
 }  // namespace flashstep
