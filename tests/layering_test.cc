@@ -17,10 +17,10 @@ namespace fs = std::filesystem;
 
 // A room may include itself and the rooms of lower levels.
 const std::map<std::string, int> kLevels = {
-    {"base", 0},     {"measure", 1},   {"tokenizer", 1}, {"data", 1},  {"comm", 1},
-    {"testing", 2},  {"attention", 2}, {"products", 1},  {"ops", 2},   {"model", 3},
-    {"parallel", 3}, {"train", 4},     {"bindings", 5},  {"tools", 5}, {"trace", 5},
-    {"bench", 6},    {"profile", 7},   {"report", 8}};
+    {"base", 0},     {"products", 1}, {"tokenizer", 1}, {"data", 1},  {"comm", 1},
+    {"measure", 2},  {"testing", 3},  {"attention", 3}, {"ops", 3},   {"model", 4},
+    {"parallel", 4}, {"train", 5},    {"bindings", 6},  {"tools", 6}, {"trace", 6},
+    {"bench", 7},    {"profile", 8},  {"report", 9}};
 
 // The room of each public header, "NAME.h", and of what these include, "detail/NAME.h". All that is
 // installed.

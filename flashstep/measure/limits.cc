@@ -23,7 +23,7 @@ namespace flashstep::measure {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int kFormat = 3;  // of the file and of the way of measuring: raise it when either changes
+constexpr int kFormat = 4;  // of the file and of the way of measuring: raise it when either changes
 
 // All that a limit may depend on.
 std::string identity(const Machine& machine) {

@@ -10,6 +10,7 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/loopback.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/products/cpu_product.h"
 
 namespace flashstep::measure {
 namespace {
@@ -63,8 +64,9 @@ Limit matmul_limit(const at::Device& device, const std::string& dtype_name, at::
     at::Tensor product = at::empty_like(a);
     const auto seconds = time_calls(
         [&] {
+          if (device.is_cpu()) return flashstep::internal::cpu_product(a, b, product);
           at::mm_out(product, a, b);
-          if (device.is_cuda()) synchronize_gpu(device.index());
+          synchronize_gpu(device.index());
         },
         {.warmup = 1, .min_calls = 3, .max_calls = 30, .max_seconds = 0.15});
     const double size = static_cast<double>(n);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -11,6 +10,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/internal.h"
+#include "flashstep/products/cpu_product.h"
 #include "flashstep/products/product.h"
 
 namespace flashstep {
@@ -74,8 +74,8 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
   }
 };
 
-// By product(), which multiplies float32 as set_float32_products() says.
-class SplitLinear : public torch::autograd::Function<SplitLinear> {
+// By product(), of float32: split, as set_float32_products() says, or on a CPU by oneDNN.
+class ProductLinear : public torch::autograd::Function<ProductLinear> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
     auto shape = x.sizes().vec();
@@ -88,19 +88,24 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    internal::refuse_create_graph(
-        "linear", "split products have no second derivatives (set_float32_products)");
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Tensor dy = gradients[0].reshape({rows.size(0), weight.size(0)});
+    const bool wants_x = context->needs_input_grad(0), wants_weight = context->needs_input_grad(1);
+    if (x.is_cpu() && at::GradMode::is_enabled()) {  // create_graph: what can be differentiated
+      return {wants_x ? at::mm(dy, weight).view(x.sizes()) : Tensor(),
+              wants_weight ? at::mm(dy.t(), rows) : Tensor()};
+    }
+    internal::refuse_create_graph(
+        "linear", "split products have no second derivatives (set_float32_products)");
     Tensor dx, dweight;
-    if (context->needs_input_grad(0)) {
+    if (wants_x) {
       dx = at::empty(rows.sizes(), x.options());
       product(dy, weight, dx);
       dx = dx.view(x.sizes());
     }
-    if (context->needs_input_grad(1)) {
+    if (wants_weight) {
       dweight = at::empty(weight.sizes(), weight.options());
       product(dy.t(), rows, dweight);
     }
@@ -108,12 +113,9 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
   }
 };
 
-// What the processor and the user allow; empty: everything.
-std::string allowed_isa() {
-  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
-    if (const char* value = std::getenv(name)) return value;
-  }
-  return "";
+bool by_onednn(const Tensor& x, const Tensor& weight) {
+  const int64_t width = x.size(-1), rows = x.numel() / width;
+  return x.is_cpu() && internal::takes_onednn(rows, width, weight.size(0));
 }
 
 bool has_instructions(at::ScalarType dtype) {
@@ -155,7 +157,7 @@ bool isa_multiplies(const std::string& isa, at::ScalarType dtype) {
 bool cpu_multiplies(at::ScalarType dtype) {
   if (dtype != at::kBFloat16 && dtype != at::kHalf) return true;
   const auto look = [](at::ScalarType type) {
-    return has_instructions(type) && internal::isa_multiplies(allowed_isa(), type);
+    return has_instructions(type) && internal::isa_multiplies(internal::onednn_isa(), type);
   };
   static const bool has_bf16 = look(at::kBFloat16), has_fp16 = look(at::kHalf);
   return dtype == at::kBFloat16 ? has_bf16 : has_fp16;
@@ -171,11 +173,12 @@ std::string products_note(at::ScalarType dtype) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight) {
-  const bool is_split = internal::splits_products(x) && weight.scalar_type() == at::kFloat &&
-                        weight.device() == x.device() && x.dim() >= 1 && weight.dim() == 2 &&
-                        x.size(-1) == weight.size(1) && x.numel() > 0 && weight.numel() > 0 &&
-                        !at::autocast::is_autocast_enabled(at::kCUDA);
-  if (is_split) return SplitLinear::apply(x, weight);
+  const bool is_float32 = x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
+                          weight.device() == x.device() && x.dim() >= 1 && weight.dim() == 2 &&
+                          x.size(-1) == weight.size(1) && x.numel() > 0 && weight.numel() > 0 &&
+                          !at::autocast::is_autocast_enabled(x.device().type());
+  if (is_float32 && (internal::splits_products(x) || by_onednn(x, weight)))
+    return ProductLinear::apply(x, weight);
   if (x.is_cuda() || !weight.is_cpu() || !x.is_cpu()) return at::linear(x, weight);
   const bool lowered =
       at::autocast::is_autocast_enabled(at::kCPU) && x.scalar_type() != at::kDouble;

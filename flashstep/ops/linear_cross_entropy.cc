@@ -12,6 +12,7 @@
 #include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
+#include "flashstep/products/cpu_product.h"
 #include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
 
@@ -81,6 +82,12 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
   return made;
 }
 
+Tensor logits_of(const Tensor& rows, const Tensor& weight) {
+  const Tensor logits = at::empty({rows.size(0), weight.size(0)}, rows.options());
+  internal::cpu_product(rows, weight.t(), logits);
+  return logits;
+}
+
 // The same of a CPU.
 LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                   bool wants_x, bool wants_weight) {
@@ -95,10 +102,15 @@ LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const T
     const double share = static_cast<double>(count) / static_cast<double>(rows);
     const Tensor part = x.narrow(0, begin, count);
     const auto [loss, dlogits] = internal::cross_entropy_forward(
-        at::mm(part, weight.t()), targets.narrow(0, begin, count), wants_x || wants_weight);
+        logits_of(part, weight), targets.narrow(0, begin, count), wants_x || wants_weight);
     made.loss.add_(loss, share);
-    if (wants_x) made.dx.narrow(0, begin, count).copy_(at::mm(dlogits, weight).mul_(share));
-    if (wants_weight) made.dweight.add_(at::mm(dlogits.t(), part), share);
+    if (wants_x) internal::cpu_product(dlogits, weight, made.dx.narrow(0, begin, count), share);
+    if (!wants_weight) continue;
+    if (made.dweight.scalar_type() == part.scalar_type()) {
+      internal::cpu_product(dlogits.t(), part, made.dweight, share, begin == 0 ? 0 : 1);
+    } else {
+      made.dweight.add_(at::mm(dlogits.t(), part), share);
+    }
   }
   return made;
 }

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
@@ -94,6 +95,45 @@ TEST(WidenedLinear, TakesViewsFrozenInputsAndNoRows) {
   const Results empty = run(widened, at::empty({0, 5}, at::kBFloat16), weight);
   EXPECT_EQ(empty.y.sizes(), at::IntArrayRef({0, 7}));
   EXPECT_EQ(empty.dweight.abs().sum().item<double>(), 0);
+}
+
+// Large enough for oneDNN, where this processor takes it.
+TEST(Linear, OfFloat32MatchesFloat64) {
+  const auto ours = [](const Tensor& a, const Tensor& b) { return flashstep::linear(a, b); };
+  const auto torchs = [](const Tensor& a, const Tensor& b) { return at::linear(a, b); };
+  const Tensor x = normal({4, 33, 130}, 1), weight = normal({150, 130}, 2);
+  const Tensor views = normal({33, 4, 140}, 1).transpose(0, 1).narrow(2, 3, 130);
+  for (const Tensor& input : {x, views}) {
+    for (const Tensor& matrix : {weight, normal({130, 150}, 2).t()}) {
+      const Results got = run(ours, input, matrix),
+                    oracle = run(torchs, input.to(at::kDouble), matrix.to(at::kDouble));
+      expect_close(got.y, oracle.y, at::kFloat, "y");
+      expect_close(got.dx, oracle.dx, at::kFloat, "dx");
+      expect_close(got.dweight, oracle.dweight, at::kFloat, "dweight");
+    }
+  }
+  const Tensor trained = weight.clone().requires_grad_(), input = x.clone().requires_grad_();
+  flashstep::linear(x, trained).sum().backward();
+  flashstep::linear(input, weight).sum().backward();
+  const Tensor sums = x.reshape({-1, 130}).to(at::kDouble).sum(0).expand({150, 130});
+  expect_close(trained.grad(), sums, at::kFloat, "dweight of a sum");
+  expect_close(input.grad(), weight.to(at::kDouble).sum(0).expand({4, 33, 130}), at::kFloat,
+               "dx of a sum");
+}
+
+TEST(Linear, HasSecondDerivativesOnACpu) {
+  const auto second = [](const auto& function, at::ScalarType dtype) {
+    const Tensor x = normal({140, 130}, 1, dtype).requires_grad_(),
+                 weight = normal({150, 130}, 2, dtype).requires_grad_();
+    const auto first = torch::autograd::grad({function(x, weight).pow(2).sum()}, {x, weight}, {},
+                                             std::nullopt, /*create_graph=*/true);
+    return torch::autograd::grad({first[0].pow(2).sum() + first[1].pow(2).sum()}, {x, weight});
+  };
+  const auto got =
+      second([](const Tensor& a, const Tensor& b) { return flashstep::linear(a, b); }, at::kFloat);
+  const auto oracle =
+      second([](const Tensor& a, const Tensor& b) { return at::linear(a, b); }, at::kDouble);
+  for (size_t i = 0; i < 2; ++i) expect_close(got[i], oracle[i], at::kFloat, "second");
 }
 
 TEST(Linear, FollowsAutocast) {

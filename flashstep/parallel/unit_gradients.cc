@@ -70,8 +70,7 @@ void UnitGradients::hand_over(const SideStream& stream) const {
 
 Tensor UnitGradients::own_norm(bool divided) const {
   const Tensor& dropped = dropped_[divided];
-  return dropped.defined() ? dropped.sqrt().to(device_)
-                           : grad_norm_on(device_, gradients(divided));
+  return dropped.defined() ? dropped.sqrt().to(device_) : grad_norm_on(device_, gradients(divided));
 }
 
 std::vector<Tensor> UnitGradients::gradients(bool divided) const {

@@ -7,6 +7,7 @@
 #include <ATen/record_function.h>
 
 #include "flashstep/error.h"
+#include "flashstep/products/cpu_product.h"
 #include "flashstep/products/lt.h"
 
 namespace flashstep {
@@ -60,6 +61,10 @@ bool internal::splits_products(const Tensor& a) {
 void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   check(a, b, d, c);
   if (d.numel() == 0) return;
+  if (a.is_cpu() && d.scalar_type() == a.scalar_type() && a.scalar_type() == at::kFloat) {
+    if (c.defined() && !c.is_same(d)) d.copy_(c);
+    return internal::cpu_product(a, b, d, 1, c.defined() ? 1 : 0);
+  }
   RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a, b}));  // a name that profilers know
   if (is_split(a, b)) return internal::split_product(dense(a), dense(b), d, c);
   if (a.size(1) > 0 && internal::lt_takes(a)) return internal::lt_product(dense(a), dense(b), d, c);
