@@ -16,12 +16,12 @@
 //   model.clip_grad_norm(1.0);
 //   optimizer.step();
 //
-// Between steps a divided parameter is this rank's shard, (n, 1, 1) in the dtype that it was made
-// in; its object, its name and its optimizer's state stay the same. Any optimizer whose update of
-// an element looks at that element alone serves. Values that a shard is given between steps, in its
-// memory or in other (torch::load of what torch::save wrote on this rank), are taken; UserError, at
-// the next forward, for a parameter of another shape, dtype or device. Every rank makes the same
-// calls.
+// Between steps a divided parameter is this rank's shard, (n, 1, 1) (more ones where that
+// has no more dimensions than the whole), in the dtype that it was made in; its object, its name
+// and its optimizer's state stay the same. Any optimizer whose update of an element looks at that
+// element alone serves. Values that a shard is given between steps, in its memory or in other
+// (torch::load of what torch::save wrote on this rank), are taken; UserError, at the next forward,
+// for a parameter of another shape, dtype or device. Every rank makes the same calls.
 #pragma once
 
 #include <memory>

@@ -26,7 +26,8 @@ struct FullyShardOptions {
   // under autocast.
   bool cast_undivided = true;
   // A unit's parameters are freed after its forward and gathered again for its backward. false:
-  // they stay until its backward is over, which saves a gather and costs their memory.
+  // they stay until its backward is over, which saves a gather and costs their memory (where there
+  // are no gradients yet: with some, an optimizer may step first).
   bool reshard_after_forward = true;
   // Whether a parameter is divided; unless given, those of two dimensions and more. The others are
   // whole on every rank, and their gradients averaged.
@@ -134,9 +135,10 @@ class ShardedUnits {
 };
 
 // Takes the values that the tensors have on rank 0; from now on each tensor is this rank's shard of
-// itself, (n, 1, 1), or, if it is not divided, whole; trained if it was. `group` must outlive it.
-// UserError, on all ranks, that names the first unit, tensor or option in which two ranks differ.
-// The last unit is the root: it is whole from its forward until its backward is over.
+// itself, (n, 1, 1) (more ones where that has no more dimensions than the whole), or, if it is not
+// divided, whole; trained if it was. `group` must outlive it. UserError, on all ranks, that names
+// the first unit, tensor or option in which two ranks differ. The last unit is the root: it is
+// whole from its forward until its backward is over.
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options);
 

@@ -39,14 +39,8 @@ c10::intrusive_ptr<GradientMeans> make_gradient_means(
 GradientMeans::GradientMeans(c10::intrusive_ptr<GroupObject> group, NamedTensors parameters,
                              std::vector<at::Tensor> buffers, const ReducerOptions& options)
     : group_(std::move(group)), parameters_(std::move(parameters)), buffers_(std::move(buffers)) {
-  const SynchronizedModule module{[this] { return parameters_; }, [this] { return buffers_; },
-                                  [this] { return is_training_; }};
+  const SynchronizedModule module{[this] { return parameters_; }, [this] { return buffers_; }};
   synchronizer_ = std::make_unique<ModuleSynchronizer>(module, group_->group(), options);
-}
-
-void GradientMeans::before_forward(bool is_training) {
-  is_training_ = is_training;
-  synchronizer_->before_forward();
 }
 
 void GradientMeans::watch(std::vector<at::Tensor> outputs) {

@@ -18,7 +18,7 @@ class GradientMeans : public torch::CustomClassHolder {
   GradientMeans(c10::intrusive_ptr<GroupObject> group, NamedTensors parameters,
                 std::vector<at::Tensor> buffers, const ReducerOptions& options);
 
-  void before_forward(bool is_training);
+  void before_forward() { synchronizer_->before_forward(); }
   void watch(std::vector<at::Tensor> outputs);
   void finish() { synchronizer_->finish(); }
   void forget_step() { reducer().forget_step(); }
@@ -38,7 +38,6 @@ class GradientMeans : public torch::CustomClassHolder {
   const c10::intrusive_ptr<GroupObject> group_;
   const NamedTensors parameters_;
   const std::vector<at::Tensor> buffers_;
-  bool is_training_ = true;
   std::unique_ptr<ModuleSynchronizer> synchronizer_;
   std::vector<GradientReducer::NoSync> guards_;  // gone before the reducer
 };

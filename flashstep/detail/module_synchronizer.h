@@ -2,6 +2,7 @@
 // type.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,7 +26,6 @@ struct ReducerOptions;
 struct SynchronizedModule {
   std::function<NamedTensors()> parameters;  // as they are now, tied ones once
   std::function<std::vector<at::Tensor>()> buffers;
-  std::function<bool()> is_training;
 };
 SynchronizedModule synchronized(const torch::nn::Module& module);
 
@@ -63,11 +63,15 @@ class ModuleSynchronizer {
     bool requires_grad;
   };
   class EndOfBackward;
+  bool is_of_torch() const;
+  // c10d's Reducer is prepared by a forward, for one backward.
+  void check_begin_of_backward();
   const SynchronizedModule module_;
   const Group& group_;
   std::vector<Seen> seen_;
   std::unique_ptr<GradientReducer> reducer_;
   std::shared_ptr<EndOfBackward> end_;
+  std::atomic<bool> is_prepared_ = false;  // of strategy torch, by the last forward
 };
 
 // `module`; UserError, which begins with `who`, for none.

@@ -83,7 +83,8 @@ class ModuleSynchronizer::EndOfBackward {
   // In that backward, from whichever thread.
   static void queue_in_backward(const std::weak_ptr<EndOfBackward>& weak) {
     const std::shared_ptr<EndOfBackward> self = weak.lock();
-    if (!self || !self->owner_.reducer().is_enabled()) return;
+    if (!self) return;
+    ModuleSynchronizer& owner = self->owner_;
     const int task = torch::autograd::get_current_graph_task_id();
     const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     {
@@ -92,7 +93,9 @@ class ModuleSynchronizer::EndOfBackward {
       // torch::autograd::grad, or backward of some inputs alone.
       self->is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
     }
-    require(self->is_of_some_inputs_ || !self->owner_.reducer().holds_divided_means(),
+    if (!self->is_of_some_inputs_) owner.check_begin_of_backward();
+    if (!owner.reducer().is_enabled()) return;
+    require(self->is_of_some_inputs_ || !owner.reducer().holds_divided_means(),
             "[DistributedDataParallel] expected the optimizer's step, or its zero_grad(), between "
             "two backward passes whose gradients are divided between ranks, got another backward, "
             "which would replace them; those that only add gradients up go under no_sync()");
@@ -153,8 +156,7 @@ SynchronizedModule synchronized(const torch::nn::Module& module) {
     for (const auto& item : module.named_parameters()) named.emplace_back(item.key(), item.value());
     return named;
   };
-  return {parameters, [&module] { return module.buffers(); },
-          [&module] { return module.is_training(); }};
+  return {parameters, [&module] { return module.buffers(); }};
 }
 
 ModuleSynchronizer::ModuleSynchronizer(SynchronizedModule module, const Group& group,
@@ -179,7 +181,12 @@ ModuleSynchronizer::~ModuleSynchronizer() = default;
 void ModuleSynchronizer::broadcast_buffers() { broadcast_from_first(module_.buffers(), group_); }
 
 void ModuleSynchronizer::before_forward() {
-  if (!torch::GradMode::is_enabled() || !reducer_->is_enabled()) return;
+  if (!torch::GradMode::is_enabled()) return;
+  if (is_of_torch()) {
+    check_module();
+    is_prepared_ = reducer_->is_enabled();
+  }
+  if (!reducer_->is_enabled()) return;
   require(
       !reducer_->is_unfinished(),
       "[DistributedDataParallel] expected the backward before this forward to have ended with ",
@@ -187,7 +194,19 @@ void ModuleSynchronizer::before_forward() {
       "up) or that went through none of the tensors that forward returned ",
       "(finish_gradient_synchronization() ends it); backward passes that only add gradients up ",
       "go under no_sync()");
-  if (module_.is_training()) reducer_->prepare_for_backward();
+  reducer_->prepare_for_backward();
+}
+
+bool ModuleSynchronizer::is_of_torch() const {
+  return reducer_->options().strategy == Strategy::kTorch;
+}
+
+void ModuleSynchronizer::check_begin_of_backward() {
+  require(!is_of_torch() || is_prepared_.exchange(false) == reducer_->is_enabled(),
+          "[DistributedDataParallel] expected, of strategy torch, one backward through each ",
+          "forward, both under no_sync() or both without, got ",
+          reducer_->is_enabled() ? "a backward that c10d's Reducer was not prepared for"
+                                 : "a backward under no_sync() of a forward without");
 }
 
 void ModuleSynchronizer::watch(const at::Tensor& output) {

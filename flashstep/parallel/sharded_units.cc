@@ -4,6 +4,7 @@
 #include <limits>
 #include <mutex>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -34,6 +35,9 @@ namespace {
 
 using at::Tensor;
 
+using CapturedNodes =
+    std::unordered_map<torch::autograd::Node*, torch::autograd::GraphTask::ExecInfo>;
+
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 class Engine : public DividingUnits, public std::enable_shared_from_this<Engine> {
@@ -53,6 +57,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       units_.emplace_back(units[u], *groups_.shards, options);
       for (size_t i = 0; i < units[u].tensors.size(); ++i) {
         if (!units[u].tensors[i].requires_grad()) continue;
+        units_.back().tensors()[i].is_trained = true;
         trained.push_back(units[u].tensors[i]);
         places_.emplace_back(u, i);
       }
@@ -90,6 +95,10 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
 
   void begin_forward(size_t unit) override {
     const std::lock_guard lock(mutex_);
+    require(!at::GradMode::is_enabled() || !was_called_past(unit),
+            "[fully sharded] expected parameters to be used in forwards of their units alone, but ",
+            "what was computed of the shards of unit ", units_[unit].name(), " has a graph: a ",
+            "penalty or a metric of parameters goes under NoGradGuard");
     if (unit == root()) {
       if (!is_in_backward()) begin_step();
       order_.begin();
@@ -111,6 +120,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void watch_input(size_t unit, const Tensor& input) override {
     if (!at::GradMode::is_enabled() || !input.defined() || !input.requires_grad()) return;
     const std::lock_guard lock(mutex_);
+    uses_[unit].given.push_back(input.unsafeGetTensorImpl());
     if (!has_frozen(unit)) return;
     ++uses_[unit].inputs;
     if (input.is_leaf() && !is_in_backward()) return;
@@ -120,7 +130,14 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   }
 
   void watch(size_t unit, const Tensor& output) override {
-    if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
+    if (!output.defined()) return;
+    const std::lock_guard lock(mutex_);
+    require(!units_[unit].lends(output), "[fully sharded] expected what the forward of unit ",
+            units_[unit].name(), " returns to be computed, got one of its parameters, or a view ",
+            "of one, whose memory is freed behind the forward");
+    if (!output.requires_grad() || output.is_leaf()) return;
+    // Handed on as it came, its gradient tells nothing of this unit.
+    if (std::ranges::count(uses_[unit].given, output.unsafeGetTensorImpl()) > 0) return;
     output.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
       if (const auto self = weak.lock()) called_back([&] { self->before_backward(unit); });
     });
@@ -129,11 +146,10 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void end_forward(size_t unit) override {
     const std::lock_guard lock(mutex_);
     --uses_[unit].open;
+    if (uses_[unit].open == 0) uses_[unit].given.clear();
     if (uses_[unit].open > 0 || uses_[unit].in_backward) return;
     if (is_in_backward() && at::GradMode::is_enabled()) return;  // its backward is next
-    const bool stays = at::GradMode::is_enabled() && has_trained(unit) &&
-                       (unit == root() || !options_.reshard_after_forward);
-    if (!stays) units_[unit].reshard(*stream_);
+    if (!stays_whole(unit)) units_[unit].reshard(*stream_);
     if (unit != root()) return;
     free_idle();  // what was gathered ahead, and not called
     if (!is_in_backward()) compare_calls();
@@ -221,6 +237,8 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     bool is_direct = false;  // and all others together
     int inputs = 0;          // that want gradients, where frozen tensors are needed for these
     int came = 0;            // of them, in this backward
+    std::vector<const c10::TensorImpl*> given =
+        {};  // what open forwards were given, with gradients
   };
   void take_values() const {
     for (ShardedUnit& unit : units_) unit.take_values();
@@ -256,11 +274,28 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
                        [](const ShardedTensor& t) { return !t.tensor.requires_grad(); });
   }
 
+  // From its forward to its backward. Where its shards have gradients a step may come before that,
+  // and optimizers know shards alone.
+  bool stays_whole(size_t unit) const {
+    const auto& tensors = units_[unit].tensors();
+    return at::GradMode::is_enabled() && has_trained(unit) &&
+           (unit == root() || !options_.reshard_after_forward) &&
+           std::none_of(tensors.begin(), tensors.end(),
+                        [](const ShardedTensor& t) { return t.tensor.grad().defined(); });
+  }
+
   // Of a forward of the root.
   void begin_step() {
     take_values();  // all, before anything is sent
     if (copies_) copies_->begin();
     with_graph_ = at::GradMode::is_enabled();
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        require(t.is_trained || !t.tensor.requires_grad(), "[fully sharded] expected ", t.name,
+                ", which was frozen when it was wrapped, to stay frozen: wrap the module when all ",
+                "that will be trained requires gradients, and freeze what comes later");
+      }
+    }
     if (!with_graph_ || !std::exchange(had_backward_, false)) return;
     for (Use& use : uses_) use = {};
   }
@@ -292,8 +327,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   // Whatever is whole and used by nobody.
   void free_idle() {
     for (size_t u = 0; u < units_.size(); ++u) {
-      const bool is_kept = at::GradMode::is_enabled() && uses_[u].was_called && has_trained(u) &&
-                           (u == root() || !options_.reshard_after_forward);
+      const bool is_kept = uses_[u].was_called && stays_whole(u);
       if (uses_[u].open == 0 && !uses_[u].in_backward && !is_kept) units_[u].reshard(*stream_);
     }
   }
@@ -310,16 +344,29 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   // The first gradient of a backward sees to it that the outermost one ends with the means.
   void begin_backward() {
     if (in_backward_) return;
-    in_backward_ = true;
-    gradients_->begin_backward();
     const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
+    if (is_of_some_inputs_) refuse_captures(*chosen);
+    in_backward_ = true;
+    gradients_->begin_backward();
     const auto end = [weak = weak_from_this()] {
       if (const auto self = weak.lock()) called_back([&] { self->end(); });
     };
     // Behind the callbacks that backward itself queues.
     torch::autograd::Engine::get_default_engine().queue_callback(
         [end] { torch::autograd::Engine::get_default_engine().queue_callback(end); });
+  }
+
+  // torch::autograd::grad takes gradients out before anybody sees them.
+  void refuse_captures(const CapturedNodes& nodes) const {
+    for (const auto& [unit, index] : places_) {
+      const ShardedTensor& t = units_[unit].tensors()[index];
+      const auto node = torch::autograd::impl::try_get_grad_accumulator(t.tensor);
+      const auto found = node ? nodes.find(node.get()) : nodes.end();
+      require(found == nodes.end() || !found->second.captures_ || found->second.captures_->empty(),
+              "[fully sharded] expected torch::autograd::grad of what no unit has, got it of ",
+              t.name, ", whose gradient would be this rank's own: backward() gives the means");
+    }
   }
 
   // From now on .grad is of the whole tensors.

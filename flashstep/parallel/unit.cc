@@ -35,10 +35,14 @@ void free_memory(const Tensor& room) {
   give_memory(room, room.storage().unsafeGetStorageImpl()->allocator()->allocate(0), 0);
 }
 
-// (n, 1, 1) over the first n elements: no operation of a forward takes it for a weight.
-Tensor as_shard(const Tensor& memory, int64_t numel) {
+// (n, 1, 1), or with more dimensions, over the first n elements. It has more than the whole, so
+// that convolutions do not take it for a weight, and nothing is added to a whole by broadcasting.
+Tensor as_shard(const Tensor& memory, int64_t numel, size_t dims_of_whole) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return memory.as_strided({numel, 1, 1}, {1, 1, 1}, memory.storage_offset());
+  std::vector<int64_t> sizes(std::max<size_t>(3, dims_of_whole + 1), 1);
+  const std::vector<int64_t> strides = sizes;
+  sizes[0] = numel;
+  return memory.as_strided(sizes, strides, memory.storage_offset());
 }
 
 Tensor as_whole(const Tensor& memory, const std::vector<int64_t>& sizes,
@@ -98,7 +102,8 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
     values = flat_view(tensor.detach()).slice(0, begin, begin + t.own);
   }
   t.memory.slice(0, 0, t.own).copy_(values);
-  t.shard = t.is_divided ? as_shard(t.memory, t.own) : as_whole(t.memory, t.sizes, t.strides);
+  t.shard = t.is_divided ? as_shard(t.memory, t.own, t.sizes.size())
+                         : as_whole(t.memory, t.sizes, t.strides);
   const bool casts = options.compute_dtype && (t.is_divided || options.cast_undivided);
   const at::ScalarType dtype = casts ? *options.compute_dtype : tensor.scalar_type();
   if (ranks == 1 && dtype == tensor.scalar_type()) {
@@ -178,6 +183,11 @@ void ShardedUnit::reshard(SideStream& stream) {
   for (ShardedTensor& t : tensors_) t.tensor.set_data(t.shard);
   free_memory(room_);
   state_ = State::kSharded;
+}
+
+bool ShardedUnit::lends(const Tensor& tensor) const {
+  return state_ == State::kWhole && tensor.has_storage() &&
+         tensor.storage().is_alias_of(room_.storage());
 }
 
 void ShardedUnit::start_reduction(SideStream& stream, double missing, bool used_beside) {

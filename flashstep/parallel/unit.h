@@ -40,6 +40,8 @@ class ShardedUnit {
   void take_values();
   // Its tensors are shards, and what was whole has no memory.
   void reshard(SideStream& stream);
+  // Whether `tensor` lies in the memory of whole tensors.
+  bool lends(const at::Tensor& tensor) const;
   int64_t gathered_bytes() const { return static_cast<int64_t>(room_.storage().nbytes()); }
 
   // Takes the gradients of the whole tensors away and starts to send them; where one is expected

@@ -73,6 +73,9 @@ void check_units(const std::vector<UnitOfTensors>& units, const Group& group,
     throw AgreedError(str("[fully sharded] expected shard_ranks that divides the ", ranks,
                           " ranks, or 0 for all of them, got ", shard_ranks));
   }
+  require(!options.compute_dtype || c10::isFloatingType(*options.compute_dtype),
+          "[fully sharded] expected a floating-point compute_dtype, got ",
+          c10::toString(options.compute_dtype.value_or(at::kFloat)));
   for (const UnitOfTensors& unit : units) check(unit);
 }
 

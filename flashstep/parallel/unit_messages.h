@@ -22,10 +22,11 @@ struct ShardedTensor {
   std::string name;
   std::vector<int64_t> sizes, strides;  // of the whole
   int64_t numel = 0;
+  bool is_trained = false;   // when it was given
   bool is_divided = true;    // else whole on every rank: the shard has all elements
   int64_t part = 0;          // elements of a rank's part, padding included
   int64_t own = 0;           // of this rank's shard
-  at::Tensor memory, shard;  // (part), and over it (own, 1, 1); undivided: of its own shape
+  at::Tensor memory, shard;  // (part), and over it (own, 1, ..); undivided: of its own shape
   at::Tensor whole, view;    // (W part) in the dtype of computing, and the whole's shape over it
   int64_t place = 0;         // of whole in the unit's memory, bytes
   at::ScalarType gradient_dtype = at::kFloat;  // of the shard's

@@ -102,7 +102,7 @@ class DistributedDataParallel(Wrapper):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._means.before_forward(self.training)
+        self._means.before_forward()
         result = self.module(*args, **kwargs)
         if torch.is_grad_enabled():
             self._means.watch(tensors_in(result))

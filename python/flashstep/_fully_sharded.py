@@ -38,8 +38,8 @@ class FullyShardedDataParallel(Wrapper):
     unit computes. The next unit's are gathered meanwhile. When backward() returns, the means are in the shards'
     `.grad`.
 
-    Between steps model.parameters() are this rank's shards, (n, 1, 1) where they are divided, in the dtype that they
-    were made in: the same objects under the same names, for any optimizer whose update of an element looks at that
+    Between steps model.parameters() are this rank's shards, (n, 1, 1) where they are divided (more ones where that has
+    no more dimensions than the whole), in the dtype that they were made in: the same objects under the same names, for any optimizer whose update of an element looks at that
     element alone. torch's clip_grad_norm_ and GradScaler ask one rank's shards alone: call flashstep's.
     Every rank makes the same calls. Parameters start as rank 0's; where the sizes are not divisible the last rank
     has less, or nothing.
