@@ -36,6 +36,7 @@
 
 namespace flashstep {
 
+// Losses are rank 0's: the others have NaN.
 struct LoopResult {
   int64_t steps = 0;    // updates done, over all processes of this run
   int64_t skipped = 0;  // of them, those that changed nothing

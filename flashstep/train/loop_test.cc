@@ -397,6 +397,13 @@ TEST_F(LoopTest, RefusesSeveralProcessesWithoutAGroup) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
+TEST_F(LoopTest, RefusesLessThanNoSteps) {
+  Experiment experiment(at("run"));
+  experiment.options.steps = -1;
+  EXPECT_THROW(experiment.run(), UserError);
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
 TEST_F(LoopTest, ResumingWithoutCheckpointStartsAnew) {
   Experiment experiment(at("run"));
   experiment.options.resume = true;
