@@ -266,6 +266,9 @@ void check_config(const Config& config) {
           "[config] expected optimizer.clip_norm 0, train.accumulation_steps 1 and precision fp32 ",
           "or bf16 with optimizer.in_backward, which updates before all gradients are known, got ",
           config.optimizer.clip_norm, ", ", train.accumulation_steps, " and ", train.precision);
+  require(train.evaluation_tokens != 1,
+          "[config] expected train.evaluation_tokens of at least 2, a token and the next one, or 0 "
+          "for all, got 1");
   require(train.stream != "bf16" || train.precision == "bf16",
           "[config] expected train.stream fp32 with train.precision ", train.precision,
           ", got bf16");

@@ -71,6 +71,9 @@ TEST_F(ConfigTest, TyposGetTheNearestName) {
 
 TEST_F(ConfigTest, RangesAndTypes) {
   expect_refusal(R"({"train": {"steps": 0}})", {"train.steps", "1", "0"});
+  expect_refusal(R"({"train": {"evaluation_tokens": 1}})",
+                 {"train.evaluation_tokens", "at least 2", "0", "got 1"});
+  EXPECT_EQ(load(R"({"train": {"evaluation_tokens": 2}})").train.evaluation_tokens, 2);
   expect_refusal(R"({"train": {"steps": "many"}})", {"train.steps", "many"});
   expect_refusal(R"({"train": {"precision": "fp8"}})",
                  {"train.precision", "fp32", "bf16", "fp16", "fp8"});
