@@ -22,9 +22,9 @@ class TrainTest(TrainCommandTest):
             self.assertIn(words, planned.stdout)
         for level in ("none", "norms", "inner", "block"):
             self.assertRegex(planned.stdout, rf"(?m)^{level} .* yes +[\d.]+")
-        here = flashstep("train", "config.json", "--plan", "--device", "cpu", "--memory", "1GiB", "--ranks", 3)
+        here = flashstep("train", "config.json", "--plan", "--device", "cpu", "--memory", "2GiB", "--ranks", 3)
         self.assertEqual(here.returncode, 0, here.stderr)
-        self.assertRegex(here.stdout, r"3 ranks, shard_optimizer none, the CPU, 1.0 GiB")
+        self.assertRegex(here.stdout, r"3 ranks, shard_optimizer none, the CPU, 2.0 GiB")
         self.assertRegex(here.stdout, r"(?m)^block .* yes +- ")
         self.refused(["a GPU with a data sheet, such as H200", "\"K80\""], "train", "config.json", "--plan", "--card", "K80")
         self.refused(["such as 141GiB or 80GB", "\"much\""], "train", "config.json", "--plan", "--memory", "much")
