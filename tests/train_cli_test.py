@@ -105,6 +105,9 @@ class TrainTest(TrainCommandTest):
         self.refused(["256"], *train, "--run", "r", "--set", "tokenizer.vocab_size=256")
         self.refused(["context"], *train, "--run", "r", "--set", "model.context_length=1000000")
         self.refused(["init"], *train, "--run", "r", "--set", "train.init_from=init.safetensors")
+        self.refused(["expected 2 processes (parallel.world_size), got 1"], *train, "--run", "r2", "--set",
+                     "parallel.world_size=2", "--set", "text.directory=r2_data")
+        self.assertFalse(os.path.exists("r2") or os.path.exists("r2_data"), "before anything is made")
         open("empty.txt", "w").close()
         self.refused(["empty"], *train, "--run", "r", "--set", "text.source=empty.txt", "--set", "text.directory=e")
         self.refused(["runs/none"], "generate", "runs/none", "--prompt", "x")
