@@ -53,8 +53,7 @@ void run_plot(const PlotOptions& options) {
   if (stem.extension() == ".svg" || stem.extension() == ".png") stem.replace_extension();
   require(!stem.filename().empty(), "[plot] expected a file after --out, got the directory ",
           stem.string());
-  // In a run's directory the names are the run's own.
-  if (options.out.empty() && options.runs.size() > 1) require_free_or_ours(stem);
+  if (options.out.empty()) require_free_or_ours(stem);
   measure::Plot plot = plot_runs({options.runs.begin(), options.runs.end()}, options.field);
   if (options.log_x) plot.x.scale = measure::Scale::kLog;
   if (options.log_y) plot.y.scale = measure::Scale::kLog;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,13 +49,17 @@ void run_train(TokenizerTrainArguments arguments) {
   }
   const SignalGuard guard;
   ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
-  ProgressBar merging("learning merges", ProgressBar::Unit::kCount);
+  std::optional<ProgressBar> merging;  // its time begins when the words are counted
+  const auto merge = [&](uint64_t done, uint64_t total) {
+    reading.finish();
+    if (!merging) merging.emplace("learning merges", ProgressBar::Unit::kCount);
+    merging->update(done, total);
+  };
   arguments.options.progress = interruptible(reading.callback(), kNothingWritten);
-  arguments.options.merge_progress = interruptible(merging.callback(), kNothingWritten);
+  arguments.options.merge_progress = interruptible(merge, kNothingWritten);
   const auto trained =
       train_bpe({arguments.texts.begin(), arguments.texts.end()}, arguments.options);
-  reading.finish();
-  merging.finish();
+  if (merging) merging->finish();
   trained.save(arguments.out);
   const std::string fewer = trained.vocab_size() < arguments.options.vocab_size
                                 ? str(" (the text has no pair left for more; asked for ",

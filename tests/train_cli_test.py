@@ -22,9 +22,9 @@ class TrainTest(TrainCommandTest):
             self.assertIn(words, planned.stdout)
         for level in ("none", "norms", "inner", "block"):
             self.assertRegex(planned.stdout, rf"(?m)^{level} .* yes +[\d.]+")
-        here = flashstep("train", "config.json", "--plan", "--device", "cpu", "--memory", "1GiB", "--ranks", 3)
+        here = flashstep("train", "config.json", "--plan", "--device", "cpu", "--memory", "2GiB", "--ranks", 3)
         self.assertEqual(here.returncode, 0, here.stderr)
-        self.assertRegex(here.stdout, r"3 ranks, shard_optimizer none, the CPU, 1.0 GiB")
+        self.assertRegex(here.stdout, r"3 ranks, shard_optimizer none, the CPU, 2.0 GiB")
         self.assertRegex(here.stdout, r"(?m)^block .* yes +- ")
         self.refused(["a GPU with a data sheet, such as H200", "\"K80\""], "train", "config.json", "--plan", "--card", "K80")
         self.refused(["such as 141GiB or 80GB", "\"much\""], "train", "config.json", "--plan", "--memory", "much")
@@ -105,6 +105,9 @@ class TrainTest(TrainCommandTest):
         self.refused(["256"], *train, "--run", "r", "--set", "tokenizer.vocab_size=256")
         self.refused(["context"], *train, "--run", "r", "--set", "model.context_length=1000000")
         self.refused(["init"], *train, "--run", "r", "--set", "train.init_from=init.safetensors")
+        self.refused(["expected 2 processes (parallel.world_size), got 1"], *train, "--run", "r2", "--set",
+                     "parallel.world_size=2", "--set", "text.directory=r2_data")
+        self.assertFalse(os.path.exists("r2") or os.path.exists("r2_data"), "before anything is made")
         open("empty.txt", "w").close()
         self.refused(["empty"], *train, "--run", "r", "--set", "text.source=empty.txt", "--set", "text.directory=e")
         self.refused(["runs/none"], "generate", "runs/none", "--prompt", "x")

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -195,9 +196,13 @@ void AtomicFile::put(const char* bytes, size_t size_bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::sync() {
   flush();
   if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_));
+}
+
+void AtomicFile::commit() {
+  sync();
   const int renamed = ::rename(temporary_.c_str(), path_.c_str());
   const int error = errno;
   unfinished_.reset();
@@ -214,6 +219,15 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   AtomicFile file(path);
   file.write(bytes);
   file.commit();
+}
+
+void write_files(const std::vector<FileContents>& files) {
+  std::deque<AtomicFile> written;
+  for (const auto& [path, bytes] : files) {
+    written.emplace_back(path).write(bytes);
+    written.back().sync();
+  }
+  for (AtomicFile& file : written) file.commit();
 }
 
 std::string read_file(const std::filesystem::path& path) {

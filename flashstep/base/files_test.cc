@@ -10,6 +10,7 @@
 
 #include "flashstep/base/hash.h"
 #include "flashstep/error.h"
+#include "flashstep/testing/full_disk.h"
 
 namespace flashstep {
 namespace {
@@ -54,6 +55,20 @@ TEST_F(FilesTest, WithoutCommitTheOldFileStaysAndNothingIsLeft) {
   AtomicFile file(path);
   file.write("abc");
   EXPECT_THROW(file.overwrite(2, "xy", 2), UserError);  // beyond what was written
+}
+
+TEST_F(FilesTest, SeveralFilesChangeTogetherOrNotAtAll) {
+  const fs::path first = directory_ / "first", second = directory_ / "second";
+  write_files({{first, "old"}, {second, "old"}});
+  {
+    const testing::FullDisk full(1000);
+    EXPECT_THROW(write_files({{first, "new"}, {second, std::string(1001, 'x')}}), MachineError);
+  }
+  EXPECT_EQ(read_file(first), "old");
+  EXPECT_EQ(read_file(second), "old");
+  write_files({{first, "new"}, {second, "new"}});
+  EXPECT_EQ(read_file(first) + read_file(second), "newnew");
+  EXPECT_EQ(entries(), 2u);
 }
 
 TEST_F(FilesTest, WhatAKilledWriterLeftIsRemovedWhatALivingOneWritesIsNot) {

@@ -1,5 +1,6 @@
 #include "flashstep/bench/limits_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "flashstep/base/text.h"
@@ -8,6 +9,35 @@
 #include "flashstep/ops/internal.h"
 
 namespace flashstep::tools {
+namespace {
+
+// When the limits were measured. Where that is not the same for all, each note begins with the
+// devices that it is about.
+std::vector<std::string> notes_of_limits(const measure::Machine& machine,
+                                         const std::vector<measure::Limits>& all) {
+  std::vector<std::string> notes;
+  std::vector<std::vector<std::string>> devices;  // of each note
+  for (const measure::Limits& limits : all) {
+    if (limits.limits.empty()) continue;
+    const std::string note =
+        limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
+                      "flashstep info again when the machine is quiet."
+                    : str("Measured ", limits.measured_at, " and kept in ",
+                          measure::limits_cache_file(machine).string(), ".");
+    const auto place =
+        static_cast<size_t>(std::find(notes.begin(), notes.end(), note) - notes.begin());
+    if (place == notes.size()) {
+      notes.push_back(note);
+      devices.emplace_back();
+    }
+    devices[place].push_back(limits.limits.front().device);
+  }
+  if (notes.size() < 2) return notes;
+  for (size_t i = 0; i < notes.size(); ++i) notes[i] = str(join(devices[i]), ": ", notes[i]);
+  return notes;
+}
+
+}  // namespace
 
 measure::Table limits_table(const measure::Machine& machine,
                             const std::vector<measure::Limits>& all) {
@@ -32,13 +62,8 @@ measure::Table limits_table(const measure::Machine& machine,
                      100 * limit.median_rate / limit.rate, of_sheet(sheet.value_or(0) / 1e9),
                      of_sheet(100 * limit.rate / sheet.value_or(1)), limit.method});
     }
-    std::string note =
-        limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
-                      "flashstep info again when the machine is quiet."
-                    : str("Measured ", limits.measured_at, " and kept in ",
-                          measure::limits_cache_file(machine).string(), ".");
-    if (!contains(table.notes, note)) table.notes.push_back(std::move(note));
   }
+  for (std::string& note : notes_of_limits(machine, all)) table.notes.push_back(std::move(note));
   const std::string note = products_note(at::kBFloat16);
   if (!note.empty()) table.notes.push_back("bf16: " + note + ".");
   return table;

@@ -68,7 +68,11 @@ measure::Table levels_table(const Plan& plan, const PlanDevice& device) {
             "holds beside a recorded step. fits: launched = yes, but not as a CUDA graph beside "
             "what the launched steps leave. memory: kernels bound by it, AdamW and what copies "
             "move included; exposed: communication; tokens: of a rank."
-          : "tensors: the most at once, of a process; all share the machine's memory.");
+          : "tensors: the most at once, of a process; used: resident. All processes share the "
+            "machine's memory, of which a twentieth, and at least 0.5 GiB, stays free. A "
+            "checkpoint "
+            "that is written while training goes on takes copies of weights and moments more, "
+            "where there is room.");
   return table;
 }
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "flashstep/amp.h"
-#include "flashstep/base/heap.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/detail/module_synchronizer.h"
@@ -18,6 +17,7 @@
 #include "flashstep/measure/memory.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/train/parallelize.h"
+#include "flashstep/train/tensor_memory.h"
 
 namespace flashstep::tools {
 namespace {
@@ -41,7 +41,7 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
 }  // namespace
 
 std::unique_ptr<Group> begin_rank(const ParallelCase& c) {
-  keep_freed_memory();
+  keep_memory_of_tensors();
   measure::offer_to_oom_killer();
   // The ranks share the machine's cores, unless somebody said how.
   if (c.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)

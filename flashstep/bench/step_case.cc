@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
-#include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/model_run.h"
@@ -15,6 +14,7 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/train/tensor_memory.h"
 
 namespace flashstep::tools {
 namespace {
@@ -203,7 +203,7 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
 
 void bench_step_process(const std::string& text) {
   measure::offer_to_oom_killer();
-  keep_freed_memory();  // as flashstep train does
+  keep_memory_of_tensors();  // as flashstep train does
   StepTask task;
   read_json(task, text, "the task of a process");
   PythonPeers peers;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flashstep/error.h"
 
@@ -38,6 +39,9 @@ class AtomicFile {
   // last).
   void overwrite(uint64_t offset, const void* data, size_t size_bytes);
   uint64_t size_bytes() const { return size_bytes_; }
+  // Flushes and fsyncs what was written, still under the temporary name: commit() then needs no
+  // more room on the disk.
+  void sync();
   void commit();
 
  private:
@@ -58,6 +62,15 @@ std::string_view name_when_finished(std::string_view name);
 
 // AtomicFile in one call.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+struct FileContents {
+  std::filesystem::path path;
+  std::string bytes;
+};
+
+// Files that belong together: all are complete on the disk before the first one gets its name, so a
+// full disk changes none of them. They get their names in their order.
+void write_files(const std::vector<FileContents>& files);
 
 // The whole file. UserError if it is missing or no file, ForbiddenFile, which is one, if it may not
 // be read; MachineError if the machine cannot read it.

@@ -96,6 +96,19 @@ class PlotTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("Schedule", self.check_svg(self.path / "z" / "lr.svg"))
 
+    def test_files_of_others_in_a_run_stay(self):
+        write_run(self.path / "z", 5)
+        for name in ("lr.svg", "lr.png"):
+            (self.path / "z" / name).write_text("mine")
+            result = run("plot", "z", "--field", "lr", cwd=self.path)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(f"z/{name}", result.stderr)
+            self.assertEqual((self.path / "z" / name).read_text(), "mine")
+            (self.path / "z" / name).unlink()
+        for _ in range(2):  # the second picture replaces the first
+            result = run("plot", "z", "--field", "lr", cwd=self.path)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_mistakes(self):
         write_run(self.path / "z", 5)
         (self.path / "noise").mkdir()

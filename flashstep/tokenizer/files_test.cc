@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/error.h"
+#include "flashstep/testing/full_disk.h"
 #include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/hard_text.h"
@@ -91,6 +92,26 @@ TEST_F(FilesTest, LoadsFoldersAndSingleFiles) {
   EXPECT_THROW(Tokenizer::load(folder_ / "missing"), UserError);
 }
 
+// Of a tokenizer that replaces another one, where the last file finds no room.
+TEST_F(FilesTest, AFullDiskLeavesTheTokenizerBefore) {
+  Vocabulary small = vocabulary_;
+  for (const uint32_t id : small.special_ids) ASSERT_GE(id, small.tokens.size() - 3);
+  small.tokens.resize(small.tokens.size() - 3);
+  small.special_ids.clear();
+  write_vocabulary(small, folder_ / "saved");
+  const size_t most = tokenizer_json(vocabulary_).size() - 1;
+  ASSERT_GT(most, vocab_json(vocabulary_).size());
+  {
+    const testing::FullDisk full(most);
+    EXPECT_THROW(write_vocabulary(vocabulary_, folder_ / "saved"), MachineError);
+    EXPECT_THROW(write_vocabulary(vocabulary_, folder_ / "new"), MachineError);
+  }
+  EXPECT_EQ(read_file(folder_ / "saved" / "vocab.json"), vocab_json(small));
+  EXPECT_EQ(read_file(folder_ / "saved" / "merges.txt"), merges_text(small));
+  EXPECT_EQ(read_file(folder_ / "saved" / "tokenizer.json"), tokenizer_json(small));
+  EXPECT_FALSE(fs::exists(folder_ / "new"));
+}
+
 TEST_F(FilesTest, ReadsTheOlderSpellingOfMerges) {
   std::string json = tokenizer_json(vocabulary_);
   const auto [left, right] = vocabulary_.merges[0];
@@ -165,6 +186,23 @@ TEST_F(FilesTest, RefusesDamage) {
   }
   const std::string first_merge = merges.substr(14, merges.find('\n', 14) - 13);
   EXPECT_NE(complaint([&] { parse_gpt2(vocab, merges + first_merge, "x"); }), "");
+}
+
+TEST_F(FilesTest, MergesOfAnotherVocabularyAreNamed) {
+  // Two tokens that no merge makes.
+  const std::string vocab =
+      replaced(vocab_json(vocabulary_), "\"!\": 0", "\"~Ġ~Ġ~\": 400, \"Ġ~Ġ~Ġ\": 401, \"!\": 0");
+  const std::string message =
+      complaint([&] { parse_gpt2(vocab, merges_text(vocabulary_), "a/vocab.json"); });
+  for (const char* words : {"[a/vocab.json]", "2 tokens that no merge makes", "\"~Ġ~Ġ~\"",
+                            "vocab.json and merges.txt do not belong together"}) {
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  }
+  // A text that is spelled as it stands may be a special token.
+  const Vocabulary with_special =
+      parse_gpt2(replaced(vocab_json(vocabulary_), "\"!\": 0", "\"<|pad|>\": 400, \"!\": 0"),
+                 merges_text(vocabulary_), "x");
+  EXPECT_EQ(with_special.special_ids.back(), 400u);
 }
 
 // Any change of a byte is either refused with a UserError or gives a vocabulary that holds

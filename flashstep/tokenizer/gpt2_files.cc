@@ -47,15 +47,22 @@ Vocabulary parse_gpt2(std::string_view vocab_json, std::string_view merges_text,
             printable_utf8(right), "\", which is not in the vocabulary");
     made.insert(result->second);
   });
+  std::vector<uint32_t> unmade;  // and no special tokens either (check_special_tokens)
   for (uint32_t id = 0; id < spellings.size(); ++id) {
     const auto bytes = unspell(spellings[id]);
     if (bytes && (bytes->size() == 1 || made.count(id) == 1)) {
       vocabulary.tokens.push_back(*bytes);
     } else {
+      if (bytes && *bytes != spellings[id]) unmade.push_back(id);
       vocabulary.tokens.push_back(spellings[id]);
       vocabulary.special_ids.push_back(id);
     }
   }
+  require(unmade.empty(), "[", source, "] expected the merges that make its tokens, got ",
+          unmade.size(), unmade.size() == 1 ? " token" : " tokens",
+          " that no merge makes, such as \"",
+          unmade.empty() ? "" : printable_utf8(spellings[unmade.front()]),
+          "\": vocab.json and merges.txt do not belong together");
   check_vocabulary(vocabulary, source);
   return vocabulary;
 }

@@ -41,6 +41,18 @@ def check_pipes_and_full_disks(work, text):
     assert done.returncode == 1 and b"No space left" in done.stderr, done
 
 
+def check_progress(work):
+    """The words are counted, and said to be, before the merges are learnt."""
+    text = write(f"{work}/long.txt", b"the cat sat on the mat again. " * 150_000)  # more than one piece
+    done = run("train", text, "--vocab-size", 270, "--threads", 1, "--out", f"{work}/long")
+    assert done.returncode == 0, done
+    labels = [line.split(b" %")[0] for line in done.stderr.splitlines()]
+    counted = [at for at, label in enumerate(labels) if label.startswith(b"counting words")]
+    learnt = [at for at, label in enumerate(labels) if label.startswith(b"learning merges")]
+    assert counted and learnt and max(counted) < min(learnt), done.stderr
+    assert labels[max(counted)] == b"counting words 100", done.stderr
+
+
 def check_signals(work):
     """Stopped in the middle: one sentence, 128 + signal, and nothing is left."""
     size = 200_000_000
@@ -131,6 +143,7 @@ def main():
         check_round_trip(work, text)
         check_bad_input(work, text)
         check_pipes_and_full_disks(work, text)
+        check_progress(work)
         check_signals(work)
     print("flashstep tokenizer keeps its promises")
 

@@ -84,9 +84,9 @@ void write_vocabulary(const Vocabulary& vocabulary, const fs::path& directory) {
   const bool is_new = !fs::exists(directory);
   try {
     make_directories(directory);
-    write_file(directory / "vocab.json", vocab_json(vocabulary));
-    write_file(directory / "merges.txt", merges_text(vocabulary));
-    write_file(directory / "tokenizer.json", tokenizer_json(vocabulary));
+    write_files({{directory / "vocab.json", vocab_json(vocabulary)},
+                 {directory / "merges.txt", merges_text(vocabulary)},
+                 {directory / "tokenizer.json", tokenizer_json(vocabulary)}});
   } catch (const MachineError&) {  // a full disk: a part of the files is no tokenizer
     if (is_new) remove_if_ours(directory, is_tokenizer_file);
     throw;

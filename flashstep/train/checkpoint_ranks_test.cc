@@ -1,11 +1,9 @@
 // Checkpoints that ranks write and read together: disks of their own, and failures on one of them.
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -13,6 +11,7 @@
 
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/testing/full_disk.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/train/checkpoint_in_writing.h"
 #include "flashstep/train/stored_checkpoint.h"
@@ -125,19 +124,6 @@ TEST(ShardedCheckpoint, AShareThatDoesNotArriveIsMissed) {
   });
 }
 
-// Files of this process end at so many bytes, as on a disk that is full.
-struct FullDisk {
-  rlimit before = {};
-  explicit FullDisk(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    rlimit limit = before;
-    limit.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before); }
-};
-
 // All ranks throw, the older checkpoint stays, and all can go on.
 void expect_failure(const char* what, const fs::path& checkpoints, const Checkpoint& checkpoint,
                     const Group& group) {
@@ -158,13 +144,13 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
 
     // Before the shares: rank 0 has no room for the model.
     {
-      std::optional<FullDisk> full;
+      std::optional<testing::FullDisk> full;
       if (group.is_first()) full.emplace(64);
       expect_failure("model", shared, checkpoint_of(group, 2), group);
     }
     // A share: no room, or a type that files do not know.
     {
-      std::optional<FullDisk> full;
+      std::optional<testing::FullDisk> full;
       if (group.rank() == 1) full.emplace(4096);
       expect_failure("share", shared, checkpoint_of(group, 2), group);
     }
@@ -180,7 +166,7 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
       CheckpointInWriting saving(place, checkpoint_of(group, 2), 1, &group,
                                  /*in_background=*/false);
       group.barrier();
-      std::optional<FullDisk> full;
+      std::optional<testing::FullDisk> full;
       if (group.is_first()) {
         if (what == "state.json") full.emplace(16);
         if (what == "gone") fs::remove_all(shared / unfinished(2));
@@ -216,7 +202,7 @@ TEST(ShardedCheckpoint, RanksGoOnWhileTheyWrite) {
     const fs::path shared = disks.of(0) / "checkpoints";
     // One disk, one for each, and one that is full.
     for (const int64_t step : {1, 2, 3}) {
-      std::optional<FullDisk> full;
+      std::optional<testing::FullDisk> full;
       if (step == 3 && group.rank() == 1) full.emplace(4096);
       const fs::path& place = step == 2 ? kOwnDisk : shared;
       Checkpoint checkpoint = checkpoint_of(group, step);

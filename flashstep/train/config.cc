@@ -42,6 +42,24 @@ bool must_agree(const std::string& path) {
          (starts_with("text.") && path != "text.directory" && path != "text.base_url");
 }
 
+bool is_built_in(const std::string& source) {
+  return source == "stories" || source == "tinystories";
+}
+
+// Fields that must agree, but for where the same may lie elsewhere, or be spelled otherwise: what
+// paths lead to is compared by its fingerprint.
+bool may_be_respelled(const std::string& path, const Config& saved, const Config& now) {
+  const auto are_paths = [](const std::string& a, const std::string& b) {
+    return !a.empty() && !b.empty();
+  };
+  if (path == "text.source")
+    return !is_built_in(saved.text.source) && !is_built_in(now.text.source);
+  if (path == "text.validation") return are_paths(saved.text.validation, now.text.validation);
+  if (path == "tokenizer.path") return are_paths(saved.tokenizer.path, now.tokenizer.path);
+  const bool is_of_stories = path == "text.stories_seed" || path == "text.stories_megabytes";
+  return is_of_stories && now.text.source != "stories";
+}
+
 int64_t rows_per_step(const Config& config) {
   const int64_t ranks = std::max<int64_t>(config.parallel.world_size, 1);
   return config.train.batch_size * config.train.accumulation_steps * ranks;
@@ -266,6 +284,9 @@ void check_config(const Config& config) {
           "[config] expected optimizer.clip_norm 0, train.accumulation_steps 1 and precision fp32 ",
           "or bf16 with optimizer.in_backward, which updates before all gradients are known, got ",
           config.optimizer.clip_norm, ", ", train.accumulation_steps, " and ", train.precision);
+  require(train.evaluation_tokens != 1,
+          "[config] expected train.evaluation_tokens of at least 2, a token and the next one, or 0 "
+          "for all, got 1");
   require(train.stream != "bf16" || train.precision == "bf16",
           "[config] expected train.stream fp32 with train.precision ", train.precision,
           ", got bf16");
@@ -347,12 +368,18 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now)
     if (before[i].second == value) continue;
     // The rows of a step may be divided among ranks and micro-batches in another way.
     const bool divides_rows = path == "train.batch_size" || path == "train.accumulation_steps";
-    require(!must_agree(path) || (divides_rows && same_rows), "[resume] expected ", path, " = ",
-            before[i].second, ", as the checkpoint has it, got ", value);
+    require(!must_agree(path) || (divides_rows && same_rows) || may_be_respelled(path, saved, now),
+            "[resume] expected ", path, " = ", before[i].second, ", as the checkpoint has it, got ",
+            value);
     changes.push_back(
         flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ", value));
   }
   return changes;
+}
+
+bool has_other_paths(const Config& saved, const Config& now) {
+  return saved.text.source != now.text.source || saved.text.validation != now.text.validation ||
+         saved.tokenizer.path != now.tokenizer.path;
 }
 
 }  // namespace flashstep

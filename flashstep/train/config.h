@@ -136,7 +136,10 @@ bool has_bf16_gradients(const Config& config, bool is_gpu);
 bool has_short_stream(const TrainConfig& train, bool is_gpu);
 
 // On resuming: UserError, naming the first difference, if `saved` describes another model,
-// tokenizer or data than `now`; the other differences as sentences for people.
+// tokenizer or data than `now`; the other differences as sentences for people. Paths of text and
+// tokenizer may differ.
 std::vector<std::string> check_resumable(const Config& saved, const Config& now);
+// Whether they do: then their contents decide.
+bool has_other_paths(const Config& saved, const Config& now);
 
 }  // namespace flashstep

@@ -11,11 +11,11 @@
 #include <torch/utils.h>
 
 #include "flashstep/amp.h"
-#include "flashstep/base/heap.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/products/product.h"
 #include "flashstep/train/module_tensors.h"
 #include "flashstep/train/parallelize.h"
+#include "flashstep/train/tensor_memory.h"
 
 namespace flashstep {
 namespace {
@@ -76,7 +76,7 @@ Transformer make_model(const Config& config, torch::Device device, bool shards, 
 }  // namespace
 
 void set_up_process(const TrainConfig& config) {
-  keep_freed_memory();
+  keep_memory_of_tensors();
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
   auto& context = at::globalContext();
   context.setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);

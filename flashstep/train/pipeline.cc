@@ -275,6 +275,23 @@ PreparedData make_data_for(const RunDirectory* directory, bool is_new, Config& c
   }
 }
 
+// make_data() for a run that goes on, whose text or tokenizer has another path now: data that are
+// there are not made anew from what may be another text.
+PreparedData same_data(Config& config, TrainOptions options, const Environment& environment,
+                       Group* group) {
+  if (!std::filesystem::exists(std::filesystem::path(config.text.directory) / "train.npy"))
+    return make_data(config, options, environment, group);
+  options.skip_data = true;
+  try {
+    return make_data(config, options, environment, group);
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const UserError& error) {
+    throw UserError(str("[resume] expected the training data that the run has read so far, got ",
+                        "other paths, which lead to others: ", error.what()));
+  }
+}
+
 LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
                       torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
   options.quiet = options.quiet || environment.rank != 0;
@@ -283,9 +300,12 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
   std::optional<RunDirectory> own_directory;
   if (environment.rank == 0) own_directory.emplace(options.run_directory, options.resume);
   const RunDirectory* const directory = own_directory ? &*own_directory : nullptr;
+  bool has_other_paths = false;
   if (directory != nullptr && options.resume)
-    check_saved_config(config, *directory, environment.world_size);
-  const PreparedData data = make_data_for(directory, is_new, config, options, environment, group);
+    has_other_paths = check_saved_config(config, *directory, environment.world_size);
+  const PreparedData data =
+      has_other_paths ? same_data(config, options, environment, group)
+                      : make_data_for(directory, is_new, config, options, environment, group);
   Training training = make_training(config, options, device, group, directory, data);
   if (directory != nullptr) keep_tokenizer(data.tokenizer, *directory);
   describe_run(training, environment);

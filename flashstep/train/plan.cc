@@ -16,6 +16,12 @@ constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 // cuBLAS's, one for the host's thread and one for autograd's (cuBLAS: 32 MiB on Hopper), and
 // the most that a product takes while it runs (products/lt.cc).
 constexpr double kLibraryWorkspace = 2 * 32 * kMiB, kProductWorkspace = 32 * kMiB;
+// Of a run on a CPU: the program, LibTorch and its threads; and what is free in the heap between
+// tensors, as a share of these (plan_test).
+constexpr double kHostProcess = 0.22 * kGiB, kHostHeapShare = 0.04;
+// Of the host's memory, for its system and the pages of files that are read and written: an
+// assumption.
+constexpr double kHostReserveShare = 0.05, kLeastHostReserve = 0.5 * kGiB;
 constexpr int64_t kMachineGpus = 8;
 // Of the memory, for pieces between tensors of launched steps: an assumption, no run was so close.
 constexpr double kLaunchedShare = 0.97;
@@ -201,8 +207,12 @@ void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
   const double memory = run.device.memory_bytes;
   level.used_bytes = level.tensor_bytes;
   if (!run.device.is_gpu) {
+    level.parts.push_back({"process", kHostProcess});
+    level.parts.push_back({"heap's reserve", kHostHeapShare * level.tensor_bytes});
+    level.used_bytes += kHostProcess + kHostHeapShare * level.tensor_bytes;
     const double processes = static_cast<double>(run.ranks);  // share the machine
-    level.fit = processes * level.used_bytes <= memory ? Fit::kYes : Fit::kNo;
+    const double room = memory - std::max(kLeastHostReserve, kHostReserveShare * memory);
+    level.fit = processes * level.used_bytes <= room ? Fit::kYes : Fit::kNo;
     return;
   }
   const double context = measure::gpu_context_bytes();

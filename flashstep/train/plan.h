@@ -45,7 +45,7 @@ struct PlannedLevel {
   int64_t blocks = 0;              // train.recompute_blocks; 0: all
   double kept_bytes = 0;           // by the blocks, for backward
   double tensor_bytes = 0;         // at the peak
-  double used_bytes = 0;           // of the device, as nvidia-smi shows it
+  double used_bytes = 0;           // of the device, as nvidia-smi shows it; on a CPU, resident
   std::vector<PlannedPart> parts;  // of used_bytes
   Fit fit = Fit::kNo;
   bool means_stay = false;  // of gradients, where they arrive

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -46,6 +47,11 @@ PreparedData prepare_together(const Config& config, const TrainOptions& options,
   return std::move(*prepared);
 }
 
+bool is_same_place(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return a == b || std::filesystem::equivalent(a, b, error);
+}
+
 }  // namespace
 
 void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run) {
@@ -58,13 +64,21 @@ void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run) {
           ", got another one");
 }
 
-void check_saved_config(Config now, const RunDirectory& run, int world_size) {
-  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.config())) return;
+bool check_saved_config(Config& config, const RunDirectory& run, int world_size) {
+  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.config()))
+    return false;
   const Config saved = load_run_config(run.path());
+  const std::string &began_with = saved.train.init_from, &given = config.train.init_from;
+  require(given.empty() || is_same_place(given, began_with), "[resume] expected no train.init_from",
+          began_with.empty() ? "" : str(", or the run's own, ", began_with), ", got ", given,
+          ": a run that goes on takes its weights from its checkpoint");
+  config.train.init_from = began_with;
+  Config now = config;
   if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
   now.model = resolved(now.model);
   now.parallel.world_size = world_size;
   check_resumable(saved, now);
+  return has_other_paths(saved, now);
 }
 
 void share_cores(const TrainConfig& config, const Environment& environment) {
@@ -98,6 +112,7 @@ torch::Device device_of_rank(const TrainConfig& config, const Environment& envir
 void check_start(const Config& config, torch::Device device, const Group* group) {
   if (group != nullptr) check_same_config(config, device.type(), *group);
   check_device(config, device.is_cuda());
+  check_processes(config.parallel, group == nullptr ? 1 : group->world_size());
 }
 
 PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,

@@ -30,8 +30,9 @@ void check_start(const Config& config, torch::Device device, const Group* group)
 void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run);
 
 // What a checkpoint would refuse is refused before the data, which other runs may share, are made
-// anew.
-void check_saved_config(Config now, const RunDirectory& run, int world_size);
+// anew. Of a run that has a checkpoint, train.init_from is said once, when it begins: it becomes
+// the run's. True if text or tokenizer have other paths than when the run began.
+bool check_saved_config(Config& config, const RunDirectory& run, int world_size);
 
 // The same on all ranks; `config` becomes what they say about the model.
 PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,

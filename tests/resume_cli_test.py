@@ -1,0 +1,41 @@
+"""What a resumed `flashstep train` may be given otherwise than the run before it, and what not."""
+import json
+import os
+import shutil
+import unittest
+from pathlib import Path
+
+from train_command import TrainCommandTest, flashstep
+
+
+class ResumeTest(TrainCommandTest):
+    def test_paths_may_be_spelled_otherwise_on_resuming(self):
+        train = ("train", "config.json", "--run", "respelled", "--set")
+        self.assertEqual(flashstep(*train, "train.steps=4").returncode, 0)
+        os.makedirs("copy", exist_ok=True)
+        shutil.copy("stories.txt", "copy/stories.txt")
+        for steps, source in ((6, "./stories.txt"), (8, Path("stories.txt").resolve()), (12, "copy/stories.txt")):
+            resumed = flashstep(*train, f"text.source={source}", "--set", f"train.steps={steps}", "--resume")
+            self.assertEqual(resumed.returncode, 0, resumed.stderr)
+            self.assertIn("[resume] text.source was", resumed.stderr)
+        before = os.stat("data/train.npy").st_mtime_ns
+        Path("other.txt").write_text(Path("all.txt").read_text()[:150_000])
+        other = (*train, "text.source=other.txt", "--set", "train.steps=14", "--resume")
+        self.refused(["[resume]", "training data that the run has read so far"], *other)
+        self.assertEqual(os.stat("data/train.npy").st_mtime_ns, before)
+        self.refused(["[resume]", "tokenizer that the run began with"], *other, "--set", "text.directory=copied")
+
+    def test_the_origin_of_the_weights_stays_the_runs(self):
+        begun = flashstep("train", "config.json", "--run", "second", "--set", "train.init_from=whole")
+        self.assertEqual(begun.returncode, 0, begun.stderr)
+        resume = ("train", "config.json", "--run", "second", "--resume", "--set", "train.steps=14")
+        self.refused(["expected no train.init_from, or the run's own, whole, got data"], *resume,
+                     "--set", "train.init_from=data")
+        for own in ([], ["--set", "train.init_from=./whole"]):
+            resumed = flashstep(*resume, *own)
+            self.assertEqual(resumed.returncode, 0, resumed.stderr)
+            self.assertEqual(json.loads(Path("second/config.json").read_text())["train"]["init_from"], "whole")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
