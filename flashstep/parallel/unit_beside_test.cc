@@ -1,5 +1,5 @@
-// What programs do with fully sharded units beside a training step: metrics, penalties, tensors that
-// units hand on. It gives what one process gives, or a sentence.
+// What programs do with fully sharded units beside a training step: metrics, penalties, tensors
+// that units hand on. It gives what one process gives, or a sentence.
 #include <memory>
 #include <vector>
 
@@ -35,7 +35,8 @@ struct BesideBlock : torch::nn::Module {
   std::vector<Tensor> forward(const Tensor& x, const Tensor& memory) {
     if (beside == Beside::kSkips) return {x, memory};
     const Tensor y = torch::tanh(up(x)) + memory;
-    return beside == Beside::kReturnsWeight ? std::vector{y, up->weight.t()} : std::vector{y, memory};
+    return beside == Beside::kReturnsWeight ? std::vector{y, up->weight.t()}
+                                            : std::vector{y, memory};
   }
 };
 
@@ -65,8 +66,10 @@ std::shared_ptr<BesideNet> make_beside() {
 }
 
 Tensor beside_rows(int64_t step, int rank) {
-  return torch::arange(2 * kBesideWidth * 4).add(7 * step + 3 * rank).sin().view(
-      {2, kBesideWidth, 4});
+  return torch::arange(2 * kBesideWidth * 4)
+      .add(7 * step + 3 * rank)
+      .sin()
+      .view({2, kBesideWidth, 4});
 }
 
 // Steps of the model against those of one process on all ranks' rows; `metric` comes between
@@ -141,7 +144,8 @@ TEST(UnitBeside, AGraphOfShardsIsNamed) {
     FullyShardedDataParallel model(make_beside(), group);
     {
       Tensor penalty = torch::zeros({});
-      for (const Tensor& parameter : model.parameters()) penalty = penalty + parameter.square().sum();
+      for (const Tensor& parameter : model.parameters())
+        penalty = penalty + parameter.square().sum();
       expect_sentence([&] { model(beside_rows(0, group.rank())); },
                       {"[fully sharded]", "forwards of their units alone", "NoGradGuard"});
     }
@@ -185,7 +189,8 @@ TEST(UnitBeside, NamesWhatCannotBe) {
     }
     expect_sentence(
         [&] {
-          FullyShardedDataParallel of_integers(make_beside(), group, {.compute_dtype = torch::kInt});
+          FullyShardedDataParallel of_integers(make_beside(), group,
+                                               {.compute_dtype = torch::kInt});
         },
         {"[fully sharded]", "floating-point compute_dtype", "Int"});
   });

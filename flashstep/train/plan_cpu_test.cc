@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kGiB = 1073741824.0;
 
-// Runs of 6 steps in float32 on 2 cores of an AMD EPYC: the most that was resident (getrusage), GiB.
+// Runs of 6 steps in float32 on 2 cores of an AMD EPYC: the most that was resident (getrusage),
+// GiB.
 TEST(Plan, OfACpuIsALittleAboveWhatWasResident) {
   const struct {
     std::vector<std::string> fields;
