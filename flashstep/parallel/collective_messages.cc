@@ -24,10 +24,16 @@ at::ScalarType sum_dtype(const ShardedTensors& tensors) {
   return dtype;
 }
 
-// Elements of a message's row: the parts of one rank, of all tensors that are divided, or are not.
+// Whether gradients of `t` are in messages: of those that are divided, or of the others. What was
+// frozen from the beginning has none on any rank.
+bool is_sent(const ShardedTensor& t, bool divided) {
+  return t.is_trained && t.is_divided == divided;
+}
+
+// Elements of a message's row: the parts of one rank.
 int64_t row_elements(const ShardedTensors& tensors, bool divided) {
   int64_t elements = 0;
-  for (const ShardedTensor& t : tensors) elements += t.is_divided == divided ? t.part : 0;
+  for (const ShardedTensor& t : tensors) elements += is_sent(t, divided) ? t.part : 0;
   return elements;
 }
 
@@ -177,7 +183,7 @@ class CollectiveMessages : public UnitMessages {
                        double missing) {
     int64_t offset = 0;
     for (ShardedTensor& t : tensors) {
-      if (t.is_divided != divided) continue;
+      if (!is_sent(t, divided)) continue;
       pack(message.slice(1, offset, offset + t.part), t, missing);
       offset += t.part;
     }
@@ -207,7 +213,7 @@ class CollectiveMessages : public UnitMessages {
     if (all_.world_size() > 1) sum.mul_(1.0 / static_cast<double>(all_.world_size()));
     int64_t offset = 0;
     for (ShardedTensor& t : tensors) {
-      if (t.is_divided != divided) continue;
+      if (!is_sent(t, divided)) continue;
       t.add_gradient(sum.slice(0, offset, offset + t.own));
       if (t.tensor.grad().defined()) stream.hand_over(t.tensor.grad());
       offset += t.part;
@@ -234,6 +240,7 @@ int64_t ShardedTensor::elements_of(int rank) const {
 }
 
 Tensor ShardedTensor::take_gradient(double missing) {
+  if (!is_trained) return {};
   Tensor gradient = std::exchange(tensor.mutable_grad(), {});
   if (!gradient.defined()) {
     if (!tensor.requires_grad()) return {};
@@ -245,6 +252,7 @@ Tensor ShardedTensor::take_gradient(double missing) {
 }
 
 void ShardedTensor::add_gradient(const Tensor& mean) {
+  if (!is_trained) return;
   Tensor before = std::exchange(earlier, {});
   Tensor& gradient = tensor.mutable_grad();
   if (!tensor.requires_grad() || (!has_gradient && !before.defined())) {

@@ -378,6 +378,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     while (std::ranges::count(in_flight_, unit) > 0) take_oldest();
     use.awaited = 0;
     for (ShardedTensor& t : units_[unit].tensors()) {
+      if (!t.is_trained) continue;
       t.earlier = std::exchange(t.tensor.mutable_grad(), {});
       t.has_gradient = false;
       use.awaited += t.tensor.requires_grad() ? 1 : 0;
@@ -481,8 +482,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
         if (t.tensor.requires_grad() && !t.has_gradient) without.push_back(t.name);
       }
       if (!any && is_of_some_inputs_) {
-        for (ShardedTensor& t : units_[u].tensors())
-          t.tensor.mutable_grad() = std::exchange(t.earlier, {});
+        for (ShardedTensor& t : units_[u].tensors()) {
+          if (t.is_trained) t.tensor.mutable_grad() = std::exchange(t.earlier, {});
+        }
         uses_[u].in_backward = false;
         continue;
       }
