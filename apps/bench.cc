@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include "apps/commands.h"
-#include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/train/tensor_memory.h"
 
 namespace flashstep::apps {
 namespace {
@@ -129,7 +129,7 @@ void show(const tools::BenchReport& report, const std::string& directory, const 
 void run_and_show(const std::function<tools::BenchReport()>& benchmark,
                   const std::string& directory, const std::string& name) {
   make_output_directory(directory);
-  keep_freed_memory();
+  keep_memory_of_tensors();
   const SignalGuard signals;
   show(benchmark(), directory, name);
 }

@@ -10,11 +10,11 @@
 #include "apps/commands.h"
 #include "apps/workload_flags.h"
 #include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/workload.h"
 #include "flashstep/profile/account.h"
+#include "flashstep/train/tensor_memory.h"
 
 namespace flashstep::apps {
 namespace {
@@ -30,7 +30,7 @@ struct PrecisionArguments {
 
 void run(PrecisionArguments arguments) {
   make_output_directory(arguments.directory);
-  keep_freed_memory();  // as flashstep train does
+  keep_memory_of_tensors();  // as flashstep train does
   arguments.sizes.device = device_or_gpu(arguments.sizes.device);
   arguments.sizes.sizes = tools::sizes_named(arguments.sizes.sizes);
   arguments.sizes.progress = print_progress;

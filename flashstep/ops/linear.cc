@@ -175,9 +175,9 @@ std::string products_note(at::ScalarType dtype) {
 Tensor linear(const Tensor& x, const Tensor& weight) {
   const bool is_float32 = x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
                           weight.device() == x.device() && x.dim() >= 1 && weight.dim() == 2 &&
-                          x.size(-1) == weight.size(1) && x.numel() > 0 && weight.numel() > 0 &&
-                          !at::autocast::is_autocast_enabled(x.device().type());
-  if (is_float32 && (internal::splits_products(x) || by_onednn(x, weight)))
+                          x.size(-1) == weight.size(1) && x.numel() > 0 && weight.numel() > 0;
+  if (is_float32 && (internal::splits_products(x) || by_onednn(x, weight)) &&
+      !at::autocast::is_autocast_enabled(x.device().type()))
     return ProductLinear::apply(x, weight);
   if (x.is_cuda() || !weight.is_cpu() || !x.is_cpu()) return at::linear(x, weight);
   const bool lowered =

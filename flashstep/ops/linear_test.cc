@@ -136,6 +136,12 @@ TEST(Linear, HasSecondDerivativesOnACpu) {
   for (size_t i = 0; i < 2; ++i) expect_close(got[i], oracle[i], at::kFloat, "second");
 }
 
+TEST(Linear, TellsTheShapeOnTheMetaDevice) {
+  const at::TensorOptions meta = at::TensorOptions(at::kFloat).device(at::kMeta);
+  EXPECT_EQ(flashstep::linear(at::empty({4, 33, 130}, meta), at::empty({150, 130}, meta)).sizes(),
+            at::IntArrayRef({4, 33, 150}));
+}
+
 TEST(Linear, FollowsAutocast) {
   const Tensor x = normal({4, 6}, 5), weight = normal({3, 6}, 6);
   EXPECT_TRUE(flashstep::linear(x, weight).equal(at::linear(x, weight)))

@@ -17,7 +17,7 @@ constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 // the most that a product takes while it runs (products/lt.cc).
 constexpr double kLibraryWorkspace = 2 * 32 * kMiB, kProductWorkspace = 32 * kMiB;
 // Of a run on a CPU: the program, LibTorch and its threads; and what is free in the heap between
-// tensors, as a share of these (plan_test).
+// tensors, as a share of these (plan_cpu_test).
 constexpr double kHostProcess = 0.22 * kGiB, kHostHeapShare = 0.04;
 // Of the host's memory, for its system and the pages of files that are read and written: an
 // assumption.
