@@ -1,4 +1,5 @@
 """Signals and limits: whatever ends a run, it is saved first and says so; what is no reason to end does not end it."""
+import json
 import os
 import resource
 import shlex
@@ -12,7 +13,7 @@ from array import array
 from pathlib import Path
 
 from program import write_tokens
-from training_run import PROGRAM, command, expect_same, finish, outcome, write_config
+from training_run import PROGRAM, command, expect_same, finish, outcome, whole_checkpoints, write_config
 
 LONG = ["--set", "train.steps=1000000", "--set", "train.evaluate_every=0", "--set",
         "checkpointing.checkpointing_interval=0"]
@@ -50,14 +51,14 @@ class SignalsTest(unittest.TestCase):
         self.assertEqual(process.returncode, 128 + number, stderr)
         self.assertIn(word, stderr.strip().splitlines()[-1])
         self.assertIn("all is saved", stderr.strip().splitlines()[-1])
-        self.assertEqual(len(os.listdir(self.directory / run / "checkpoints")), 1)
+        last = json.loads((self.directory / run / "metrics.jsonl").read_text().splitlines()[-1])
+        self.assertEqual(whole_checkpoints(self.directory / run)[-1], f"step_{last['step']:08d}")
         return stderr
 
     def test_a_closed_terminal_and_the_limit_of_time_save_and_go_on(self):
         for number, word in ((signal.SIGHUP, "terminal was closed"), (signal.SIGXCPU, "limit of CPU time")):
             run = f"ended{number}"
-            # As many steps as the reference: the schedule is the same.
-            process = self.start(run, "--set", "train.evaluate_every=1")
+            process = self.start(run, "--set", "train.evaluate_every=1", "--set", "train.steps=300")
             self.wait_for_steps(run)
             process.send_signal(number)
             process.send_signal(number)  # both come again by themselves
