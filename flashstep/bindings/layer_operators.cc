@@ -82,7 +82,7 @@ std::tuple<Tensor, Tensor> rms_norm_differentiable(const Tensor& x, const Tensor
 
 Tensor rms_norm_operator(const Tensor& x, const Tensor& weight, double eps) {
   if (!is_looked_at(x)) return flashstep::rms_norm(x, weight, eps);
-  const auto dtype = internal::rms_norm_dtype(x);
+  const auto dtype = internal::dtype_under_autocast(x);
   if (!internal::has_rms_norm_pass(x, weight, dtype)) return rms_norm_reference(x, weight, eps);
   static const auto op = operator_named<decltype(rms_norm_forward)>("flashstep::rms_norm_forward");
   return std::get<0>(op.call(x, weight, eps, dtype));

@@ -164,7 +164,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_differentiable(
 Tensor linear_cross_entropy_operator(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   if (!is_looked_at(x) && !is_looked_at(weight))
     return flashstep::linear_cross_entropy(x, weight, targets);
-  const auto dtype = internal::linear_cross_entropy_dtype(x);
+  const auto dtype = internal::dtype_under_autocast(x);
   if (!internal::has_linear_cross_entropy_pass(x, weight, targets, dtype))
     return cross_entropy_operator(at::linear(x, weight), targets);
   static const auto op = operator_named<decltype(linear_cross_entropy_forward)>(

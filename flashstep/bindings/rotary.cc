@@ -24,6 +24,12 @@ RotaryTables counted_tables(int64_t length, int64_t head_dim, double theta, at::
   RotaryTables& tables = made[{device.str(), head_dim, theta}];
   const int64_t known = tables.cos.defined() ? tables.cos.size(0) : 0;
   if (known < length) {
+    // Whatever mode or transformation the caller is in, the next one gets plain tensors.
+    const c10::InferenceMode no_inference(false);
+    const c10::impl::ExcludeDispatchKeyGuard no_transformations(
+        c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                             c10::DispatchKey::FuncTorchDynamicLayerBackMode}) |
+        c10::functorch_transforms_ks | c10::python_ks);
     const at::NoGradGuard no_grad;
     tables = rotary_tables(std::max(length, 2 * known), head_dim, theta).to(device);
   }
@@ -31,6 +37,7 @@ RotaryTables counted_tables(int64_t length, int64_t head_dim, double theta, at::
 }
 
 RotaryTables tables_at(const Tensor& positions, int64_t head_dim, double theta) {
+  require(theta > 0, "[rope] expected a theta above 0, got ", theta);
   const auto options = positions.options().dtype(at::kFloat);
   const Tensor exponents = -at::arange(0, head_dim, 2, options) / static_cast<double>(head_dim);
   const Tensor angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(theta, exponents);

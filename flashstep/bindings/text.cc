@@ -1,4 +1,5 @@
 // Tokenizers and batches for Python. Texts are UTF-8; tokens, which need not be, travel as bytes.
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include <ATen/ATen.h>
 
+#include "flashstep/base/called_back.h"
 #include "flashstep/base/places.h"
 #include "flashstep/bindings/border.h"
 #include "flashstep/bindings/registrations.h"
@@ -25,6 +27,12 @@ Tensor bytes_tensor(std::string_view bytes) {  // (n) uint8
   Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr<uint8_t>(), bytes.data(), bytes.size());
   return tensor;
+}
+
+// Ctrl-C ends what tells its progress.
+void stop_if_wanted(uint64_t /*done*/, uint64_t /*total*/) {
+  const WantsToStop asked = wants_to_stop();
+  if (asked != nullptr && asked()) throw Interrupted(SIGINT, "[tokenizer] interrupted");
 }
 
 Paths paths_of(const std::vector<std::string>& files) { return {files.begin(), files.end()}; }
@@ -52,6 +60,7 @@ class TokenizerObject : public torch::CustomClassHolder {
     TokenFileWriter writer(path, tokenizer_.vocab_size());
     EncodeOptions options;
     options.threads = static_cast<int>(threads);
+    options.progress = stop_if_wanted;
     const uint64_t count = encode_files(tokenizer_, paths_of(files), options,
                                         [&](std::span<const uint32_t> ids) { writer.append(ids); });
     writer.commit();
@@ -113,6 +122,7 @@ c10::intrusive_ptr<TokenizerObject> train_tokenizer(std::vector<std::string> fil
   options.vocab_size = vocab_size;
   options.special_tokens = std::move(special_tokens);
   options.threads = static_cast<int>(threads);
+  options.progress = options.merge_progress = stop_if_wanted;
   return c10::make_intrusive<TokenizerObject>(train_bpe(paths_of(files), options));
 }
 

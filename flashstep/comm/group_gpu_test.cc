@@ -38,7 +38,15 @@ void expect_reductions(const Group& group, at::Device device, at::ScalarType dty
   expect(Reduce::kSum, n * (n + 1) / 2);
   expect(Reduce::kMin, 1);
   expect(Reduce::kMax, n);
-  if (at::isFloatingType(dtype)) expect(Reduce::kMean, (n + 1) / 2.0);
+  if (!at::isFloatingType(dtype)) return;
+  expect(Reduce::kMean, (n + 1) / 2.0);
+  for (const Reduce reduce : {Reduce::kMin, Reduce::kMax}) {
+    Tensor tensor = at::ones_like(own);
+    if (group.rank() + 1 == n) tensor[-1] = NAN;  // of the last rank alone
+    all_reduce(group, tensor, reduce);
+    EXPECT_TRUE(tensor[-1].isnan().item<bool>()) << dtype << " of " << size;
+    EXPECT_EQ(tensor.isnan().sum().item<int64_t>(), 1);
+  }
 }
 
 TEST(GpuGroup, ReducesTensors) {

@@ -136,6 +136,15 @@ TEST(Group, TensorsAreReducedInPlace) {
       EXPECT_EQ(reduced(Reduce::kMean, at::kFloat), (size + 1) / 2.0);
       EXPECT_EQ(reduced(Reduce::kMin, at::kDouble), 1);
       EXPECT_EQ(reduced(Reduce::kMax, at::kFloat), size);
+      for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+        for (const Reduce reduce : {Reduce::kMin, Reduce::kMax}) {
+          at::Tensor tensor = at::ones({2}, dtype);
+          if (rank + 1 == size) tensor[1] = NAN;  // of the last rank alone
+          all_reduce(group, tensor, reduce);
+          EXPECT_EQ(tensor[0].item<double>(), 1);
+          EXPECT_TRUE(std::isnan(tensor[1].item<double>())) << dtype;
+        }
+      }
       const auto refused = [&](const at::Tensor& tensor, Reduce reduce) {
         EXPECT_THROW(all_reduce(group, tensor, reduce, "gradients"), UserError);
       };

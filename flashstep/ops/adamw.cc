@@ -26,6 +26,13 @@ void check_numbers(const Tensor& number, const char* name, const Tensor& paramet
                            : "an undefined tensor");
 }
 
+// The kernels walk over both by the same index.
+void check_strides(const Tensor& moment, const Tensor& parameter) {
+  require(moment.strides() == parameter.strides(), "[adamw] expected moments with strides ",
+          parameter.strides(), ", those of the parameter of shape ", parameter.sizes(), ", got ",
+          moment.strides());
+}
+
 void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
   const size_t count = tensors.parameters.size();
   const auto fits = [&](const std::vector<Tensor>& list) { return list.size() == count; };
@@ -42,6 +49,12 @@ void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
     require(gradient.sizes() == parameter.sizes() && gradient.device() == parameter.device(),
             "[adamw] expected a gradient of shape ", parameter.sizes(), " on ",
             parameter.device().str(), ", got ", gradient.sizes(), " on ", gradient.device().str());
+    require(parameter.is_floating_point() && parameter.is_non_overlapping_and_dense(),
+            "[adamw] expected floating-point parameters that are dense in memory, got ",
+            parameter.scalar_type(), " of shape ", parameter.sizes(), " with strides ",
+            parameter.strides());
+    require(gradient.layout() == at::kStrided, "[adamw] expected dense gradients, got ",
+            gradient.layout(), " for the parameter of shape ", parameter.sizes());
     check_numbers(tensors.steps[i], "steps", parameter);
     const auto kept = tensors.exp_avgs.front().scalar_type();
     for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
@@ -52,7 +65,9 @@ void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
               parameter.scalar_type(),
               " or, beside float32 and without amsgrad, all BFloat16, got ", moment.sizes(), " of ",
               moment.scalar_type());
+      check_strides(moment, parameter);
     }
+    if (settings.amsgrad) check_strides(tensors.max_exp_avg_sqs[i], parameter);
     if (tensors.copies.empty() || !tensors.copies[i].defined()) continue;
     const Tensor& copy = tensors.copies[i];
     require((copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf) &&
@@ -63,7 +78,6 @@ void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
   }
 }
 
-// The kernels walk over parameter and gradient by the same index.
 Tensor in_layout_of(const Tensor& parameter, const Tensor& gradient, at::ScalarType dtype) {
   if (gradient.strides() == parameter.strides() && gradient.scalar_type() == dtype) return gradient;
   return at::empty_like(parameter, parameter.options().dtype(dtype).requires_grad(false))
@@ -139,9 +153,7 @@ bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
     if (!adamw_clips_in_passing(parameter, settings.amsgrad, settings.rounds_by_chance))
       return false;
     for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
-      if (moment.device() != parameter.device() || moment.strides() != parameter.strides()) {
-        return false;
-      }
+      if (moment.device() != parameter.device()) return false;
     }
   }
   return true;

@@ -162,6 +162,11 @@ TEST(AdamWOp, RefusesListsThatDoNotGoTogether) {
   refuses([](auto& t, auto&) { t.copies[0] = at::zeros({4}); });
   refuses([](auto& t, auto&) { t.copies[0] = at::zeros({3}, at::kHalf); });
   refuses([](auto& t, auto&) { t.steps[0] = at::zeros({}, at::kDouble); });
+  const auto every_second = [](const Tensor& x) {
+    return x.repeat_interleave(2).slice(0, 0, 2 * x.numel(), 2);
+  };
+  refuses([&](auto& t, auto&) { t.exp_avgs[0] = every_second(t.exp_avgs[0]); });
+  refuses([&](auto& t, auto&) { t.parameters[0] = every_second(t.parameters[0]); });
   refuses([](auto&, auto& s) { s.amsgrad = true; });
   refuses([](auto&, auto& s) { s.learning_rate = Tensor(); });
   refuses([](auto&, auto& s) { s.skip = at::zeros({2}); });

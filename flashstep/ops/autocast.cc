@@ -2,6 +2,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/ops/passes.h"
 
 namespace flashstep {
 
@@ -23,6 +24,14 @@ AutocastGuard::~AutocastGuard() {
   at::autocast::set_autocast_cache_enabled(was_cached_);
   at::autocast::set_autocast_dtype(device_, was_dtype_);
   at::autocast::set_autocast_enabled(device_, was_enabled_);
+}
+
+at::ScalarType internal::dtype_under_autocast(const at::Tensor& x) {
+  const at::DeviceType device = x.device().type();
+  const bool lowered = x.scalar_type() != at::kDouble &&
+                       at::autocast::is_autocast_available(device) &&
+                       at::autocast::is_autocast_enabled(device);
+  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
 }
 
 }  // namespace flashstep

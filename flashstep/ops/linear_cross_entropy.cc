@@ -164,12 +164,6 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
 
 namespace internal {
 
-at::ScalarType linear_cross_entropy_dtype(const Tensor& x) {
-  const auto device = x.device().type();
-  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
-  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
-}
-
 // float16's gradient is scaled before it is rounded: by cross_entropy, in backward.
 bool has_linear_cross_entropy_pass(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                    at::ScalarType dtype) {
@@ -204,7 +198,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x_
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   check(x, weight, targets);
-  const auto dtype = internal::linear_cross_entropy_dtype(x);
+  const auto dtype = internal::dtype_under_autocast(x);
   if (!internal::has_linear_cross_entropy_pass(x, weight, targets, dtype) || targets.numel() == 0 ||
       x.size(-1) == 0) {
     const auto logits = [&] {

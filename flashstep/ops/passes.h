@@ -11,8 +11,8 @@ namespace flashstep::internal {
 
 // Whether the vector or GPU kernels take x.
 bool has_pass(const at::Tensor& x);
-// The dtype of rms_norm's result: autocast's, if it is on.
-at::ScalarType rms_norm_dtype(const at::Tensor& x);
+// Autocast's, where it is on for x's device; else x's own. float64 stays.
+at::ScalarType dtype_under_autocast(const at::Tensor& x);
 // Whether they take x with such a weight, to a result of `dtype`.
 bool has_rms_norm_pass(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype);
 
@@ -45,8 +45,6 @@ at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& log
 // logits. Looks at no sizes.
 bool has_linear_cross_entropy_pass(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& targets, at::ScalarType dtype);
-// The dtype of its logits: autocast's, if it is on.
-at::ScalarType linear_cross_entropy_dtype(const at::Tensor& x);
 // The loss, and for a factor of 1 the gradients of x, in `dtype`, and of weight, float32; undefined
 // where they are not wanted. On a CPU too, with few rows of logits at a time.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/error.h"
@@ -48,12 +47,6 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
 namespace internal {
 
 bool has_pass(const at::Tensor& x) { return has_cpu_kernel(x) || has_cuda_kernel(x); }
-
-at::ScalarType rms_norm_dtype(const at::Tensor& x) {
-  const auto device = x.device().type();
-  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
-  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
-}
 
 bool has_rms_norm_pass(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
   const bool on_cpu =
@@ -120,7 +113,7 @@ at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, dou
   const auto dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto wide = x.to(dtype);
   const auto rstd = (wide.square().mean(-1, /*keepdim=*/true) + epsilon).rsqrt();
-  return (weight.to(dtype) * (wide * rstd)).to(internal::rms_norm_dtype(x));
+  return (weight.to(dtype) * (wide * rstd)).to(internal::dtype_under_autocast(x));
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
@@ -129,7 +122,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
           x.scalar_type());
   require(weight.dim() == 1 && weight.size(0) == x.size(-1),
           "[rms_norm] expected weight of shape (", x.size(-1), "), got ", weight.sizes());
-  const auto dtype = internal::rms_norm_dtype(x);
+  const auto dtype = internal::dtype_under_autocast(x);
   if (!internal::has_rms_norm_pass(x, weight, dtype)) return rms_norm_reference(x, weight, epsilon);
   return FusedRmsNorm::apply(x, weight, epsilon, dtype);
 }

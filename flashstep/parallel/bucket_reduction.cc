@@ -51,7 +51,9 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const Group& grou
       host_waits_(!goes_through_nccl(parameters_.tensors, group_)),
       order_(reversed_order(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
-      hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {
+      hooks_(
+          hooked(parameters_, group_), [this](int64_t index) { fired(index); },
+          /*averages=*/true) {
   make_buckets();
 }
 
@@ -349,7 +351,7 @@ bool BucketReduction::scatter_to(const std::shared_ptr<GradientScatter>& scatter
   // Its owner and this. One whose owner is gone (in the middle of a step) may be replaced.
   require(scatter == nullptr || averaging_.scatter.use_count() <= 1,
           "[parallel] expected one sharded optimizer at a time to take a reducer's gradients, got "
-          "another one; end the first before (optimizer.reset()) the next is made");
+          "another one: the first ends before the next is made");
   set_scatter(averaging_, parameters_, options_, scatter);
   make_buckets();
   return true;

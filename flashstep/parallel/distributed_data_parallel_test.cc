@@ -95,6 +95,25 @@ TEST(Hooks, AnEarlierHookStaysAndComesBack) {
   EXPECT_EQ(ours, 2);
 }
 
+TEST(Hooks, OneAloneAverages) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    torch::nn::Linear linear(3, 2);
+    for (const Strategy strategy : {Strategy::kBucketed, Strategy::kNaive}) {
+      auto first = std::make_unique<GradientReducer>(linear->parameters(), group);
+      DistributedDataParallel second(linear, group, {.strategy = strategy});
+      expect_sentence(
+          [&] {
+            second.forward(torch::ones({4, 3})).sum().backward();
+          },
+          {"averaged by one reducer, got two"});
+      second.reducer().forget_step();
+      first.reset();
+      second.forward(torch::ones({4, 3})).sum().backward();
+    }
+  });
+}
+
 TEST(Options, AreChecked) {
   const Group group{Environment()};
   const std::vector<Tensor> parameters = {torch::ones({2}).requires_grad_()};

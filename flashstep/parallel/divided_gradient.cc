@@ -41,8 +41,9 @@ class DividedGradient : public c10::TensorImpl {
     throw UserError(
         "[ShardedOptimizer] expected divided gradients (flat shards) to be used by the optimizer "
         "alone, got a call that reads a parameter's .grad, of which this rank has a share: clip by "
-        "optimizer.clip_grad_norm(max_norm), read optimizer.gradients(), and end the step by "
-        "optimizer.step() or optimizer.zero_grad()");
+        "the optimizer or flashstep's clip_grad_norm, and end the step by the optimizer's step() "
+        "or "
+        "zero_grad()");
   }
 };
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "flashstep/base/called_back.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {
@@ -16,27 +17,46 @@ struct Hook : PostAccumulateGradHook {
   std::unique_ptr<PostAccumulateGradHook> earlier;
   std::shared_ptr<std::function<void(int64_t)>> fired;
   int64_t index;
+  bool averages;
 
   Hook(std::unique_ptr<PostAccumulateGradHook> earlier,
-       std::shared_ptr<std::function<void(int64_t)>> fired, int64_t index)
-      : earlier(std::move(earlier)), fired(std::move(fired)), index(index) {}
+       std::shared_ptr<std::function<void(int64_t)>> fired, int64_t index, bool averages)
+      : earlier(std::move(earlier)), fired(std::move(fired)), index(index), averages(averages) {}
+
+  // Its object has not ended.
+  bool is_averaging() const { return averages && *fired; }
 
   void operator()(const at::Tensor& parameter) override {
+    if (is_averaging()) called_back([&] { check_alone(); });
     if (earlier) (*earlier)(parameter);
     if (*fired) called_back([&] { (*fired)(index); });
+  }
+
+  void check_alone() const {
+    const auto next = [](const Hook* hook) {
+      return dynamic_cast<const Hook*>(hook->earlier.get());
+    };
+    for (const Hook* other = next(this); other != nullptr; other = next(other)) {
+      require(
+          !other->is_averaging(),
+          "[parallel] expected a parameter's gradient to be averaged by one reducer, got two: of ",
+          "what wraps a module (DistributedDataParallel, data_parallelism, GradientReducer) one ",
+          "alone may live");
+    }
   }
 };
 
 }  // namespace
 
-GradientHooks::GradientHooks(std::vector<at::Tensor> parameters, std::function<void(int64_t)> fired)
+GradientHooks::GradientHooks(std::vector<at::Tensor> parameters, std::function<void(int64_t)> fired,
+                             bool averages)
     : parameters_(std::move(parameters)),
       fired_(std::make_shared<std::function<void(int64_t)>>(std::move(fired))) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     auto earlier = std::move(torch::autograd::impl::post_acc_grad_hooks(parameters_[i]));
     torch::autograd::impl::set_post_acc_grad_hooks(
         parameters_[i],
-        std::make_unique<Hook>(std::move(earlier), fired_, static_cast<int64_t>(i)));
+        std::make_unique<Hook>(std::move(earlier), fired_, static_cast<int64_t>(i), averages));
   }
 }
 

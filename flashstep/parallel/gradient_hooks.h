@@ -16,7 +16,10 @@ namespace flashstep {
 // that are made anew.
 class GradientHooks {
  public:
-  GradientHooks(std::vector<at::Tensor> parameters, std::function<void(int64_t)> fired);
+  // `averages`: what is fired averages the gradient, which one alone may do: a backward that comes
+  // to two such is a UserError.
+  GradientHooks(std::vector<at::Tensor> parameters, std::function<void(int64_t)> fired,
+                bool averages = false);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;

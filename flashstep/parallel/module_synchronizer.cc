@@ -190,7 +190,7 @@ void ModuleSynchronizer::before_forward() {
   require(
       !reducer_->is_unfinished(),
       "[DistributedDataParallel] expected the backward before this forward to have ended with ",
-      "the means, got one that was broken off (reducer().forget_step() on all ranks gives it ",
+      "the means, got one that was broken off (forget_step() on all ranks gives it ",
       "up) or that went through none of the tensors that forward returned ",
       "(finish_gradient_synchronization() ends it); backward passes that only add gradients up ",
       "go under no_sync()");

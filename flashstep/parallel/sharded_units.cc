@@ -98,7 +98,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     require(!at::GradMode::is_enabled() || !was_called_past(unit),
             "[fully sharded] expected parameters to be used in forwards of their units alone, but ",
             "what was computed of the shards of unit ", units_[unit].name(), " has a graph: a ",
-            "penalty or a metric of parameters goes under NoGradGuard");
+            "penalty or a metric of parameters has no gradients (NoGradGuard, torch.no_grad)");
     if (unit == root()) {
       if (!is_in_backward()) begin_step();
       order_.begin();

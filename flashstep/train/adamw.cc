@@ -114,6 +114,12 @@ AdamWState& AdamW::state_of(const Tensor& parameter, bool amsgrad) {
   }
   auto& state = static_cast<AdamWState&>(*slot);
   if (amsgrad && !state.max_exp_avg_sq.defined()) state.max_exp_avg_sq = at::zeros_like(parameter);
+  // What was loaded, or made before the parameter got another layout.
+  for (Tensor* moment : {&state.exp_avg, &state.exp_avg_sq, &state.max_exp_avg_sq}) {
+    if (moment->defined() && moment->strides() != parameter.strides() &&
+        moment->sizes() == parameter.sizes())
+      *moment = at::empty_like(parameter, moment->options()).copy_(*moment);
+  }
   return state;
 }
 

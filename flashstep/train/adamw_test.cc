@@ -188,6 +188,23 @@ TEST(AdamW, TransposedGradientsAndParameters) {
   EXPECT_LE(worst_difference(ours, theirs), 1e-9);
 }
 
+// As where a model, or what was loaded, gets another memory format after some steps.
+TEST(AdamW, StateIsLaidOutAsTheParameter) {
+  auto ours = std::vector<Tensor>{torch::randn({4, 6}).requires_grad_()};
+  auto theirs = std::vector<Tensor>{ours[0].detach().clone().requires_grad_()};
+  const auto settings = options().amsgrad(true);
+  AdamW optimizer(ours, settings);
+  torch::optim::AdamW peer(theirs, settings);
+  for (int step = 0; step < 3; ++step) {
+    ours[0].mutable_grad() = torch::randn({4, 6});
+    theirs[0].mutable_grad() = ours[0].grad().clone();
+    if (step == 1) ours[0].set_data(ours[0].detach().t().contiguous().t());
+    optimizer.step();
+    peer.step();
+  }
+  EXPECT_LE(worst_difference(ours, theirs), 1e-5);
+}
+
 TEST(AdamW, StateTravelsByNameBitForBit) {
   auto first = make_parameters(), second = make_parameters();
   const auto named = [](const std::vector<Tensor>& p) {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ._data_parallel import DistributedDataParallel
-from ._fully_sharded import FullyShardedDataParallel
+from ._fully_sharded import FullyShardedDataParallel, wrapped
 from ._library import classes, operators
 from ._optimizer_state import StoredTensor
 from ._sharded_optimizer import ShardedOptimizer
@@ -32,6 +32,12 @@ def _unwrapped(model: nn.Module) -> nn.Module:
         raise ValueError(
             "[checkpoint] expected whole parameters, which gather_full_parameters() gives and load_full_parameters() "
             "takes, got a FullyShardedDataParallel"
+        )
+    own = {id(parameter) for parameter in model.parameters()}
+    if any(id(shard) in own for each in wrapped for shard in each.module.parameters()):
+        raise ValueError(
+            "[checkpoint] expected whole parameters, which the wrapper's gather_full_parameters() gives and "
+            "load_full_parameters() takes, got the module in a FullyShardedDataParallel"
         )
     return model.module if isinstance(model, DistributedDataParallel) else model
 
@@ -126,6 +132,8 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     own, passing = _model_tensors(module)
     places = {_plain(name): place for place, name in enumerate(files.names(True))}
     for name, tensor in own.items():
+        if tensor.is_meta:
+            raise ValueError(f"[checkpoint] expected a model with memory, got {name} on the meta device")
         if name not in places:
             raise ValueError(f"[checkpoint] expected {name} in {path}, got none")
         sizes = tuple(files.sizes(True, places[name]))
@@ -140,6 +148,8 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
     if optimizer is not None:
         stored = {_plain(name): StoredTensor(files, place) for place, name in enumerate(files.names(False))}
+        if not stored and not kept.get("optimizer"):
+            raise ValueError(f"[checkpoint] expected the state of an optimizer in {path}, which was saved without one")
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
         if not isinstance(optimizer, ShardedOptimizer):
             loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -61,16 +62,24 @@ def give_parts(group: Any, process_group: Any, shard_ranks: int) -> None:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in what a module returned: itself, or in tuples, lists, dicts, dataclasses, nested."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    elif hasattr(value, "__dataclass_fields__"):
-        value = [getattr(value, name) for name in value.__dataclass_fields__]
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
+    """The tensors in what a module returned: itself, or in tuples, lists, dicts, attributes of objects, nested."""
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list, set, frozenset, Mapping)) or hasattr(value, "__dict__"):
+            if id(value) in seen or isinstance(value, (nn.Module, type, Callable)):
+                continue
+            seen.add(id(value))
+            if isinstance(value, Mapping):
+                left.extend(value.values())
+            elif isinstance(value, (tuple, list, set, frozenset)):
+                left.extend(value)
+            left.extend(getattr(value, "__dict__", {}).values())
+    return found
 
 
 def refuse_copies(wrapper: Any, instead: str) -> NoReturn:
@@ -90,6 +99,9 @@ class Wrapper(nn.Module):
 def require_module(module: Any, who: str) -> None:
     if not isinstance(module, nn.Module):
         raise ValueError(f"[{who}] expected a torch.nn.Module, got {module!r}")
+    empty = next((name for name, parameter in module.named_parameters() if parameter.is_meta), None)
+    if empty is not None:
+        raise ValueError(f"[{who}] expected parameters with memory (to_empty), got {empty} on the meta device")
 
 
 def make_hook_table(parameter: torch.Tensor) -> None:

@@ -12,31 +12,32 @@ from ._library import operators
 
 
 class AdamW(torch.optim.Optimizer):
-    """AdamW (Loshchilov and Hutter, 2019, algorithm 2), all parameters of a group in a pass. Arguments, state and
-    checkpoints are torch.optim.AdamW's: either loads what the other saved."""
+    """AdamW (Loshchilov and Hutter, 2019, algorithm 2), all parameters of a group in a pass. Arguments that say what is
+    computed, state and checkpoints are torch.optim.AdamW's: either loads what the other saved."""
 
     updates_each_element_alone = True  # for ShardedOptimizer's flat shards
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         for name, value, is_right, expected in (
             ("lr", lr, lr >= 0, "at least 0"),
             ("eps", eps, eps >= 0, "at least 0"),
             ("weight_decay", weight_decay, weight_decay >= 0, "at least 0"),
-            ("betas", betas, all(0 <= beta < 1 for beta in betas), "two numbers in [0, 1)"),
+            ("betas", betas, len(betas) == 2 and all(0 <= beta < 1 for beta in betas), "two numbers in [0, 1)"),
         ):
             if not is_right:
                 raise ValueError(f"[AdamW] expected {name} of {expected}, got {value}")
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "amsgrad": amsgrad, "maximize": maximize})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -49,9 +50,12 @@ class AdamW(torch.optim.Optimizer):
             if not with_gradient:
                 continue
             states = [self._state_of(parameter, group["amsgrad"]) for parameter in with_gradient]
+            gradients = [parameter.grad for parameter in with_gradient]
+            if group.get("maximize", False):
+                gradients = [-gradient for gradient in gradients]
             operators.adamw_(
                 with_gradient,
-                [parameter.grad for parameter in with_gradient],
+                gradients,
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
@@ -72,6 +76,9 @@ class AdamW(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         if amsgrad and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(parameter)
+        for kind in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):  # loaded, or of before the parameter was laid anew
+            if kind in state and state[kind].stride() != parameter.stride() and state[kind].shape == parameter.shape:
+                state[kind] = torch.empty_like(parameter, dtype=state[kind].dtype).copy_(state[kind])
         if state["step"].device != parameter.device:  # torch's AdamW counts on the CPU
             state["step"] = state["step"].to(parameter.device)
         return state

@@ -91,12 +91,18 @@ class Tokenizer:
         self._engine.save(os.fspath(directory))
 
     def encode(self, text: str) -> list[int]:
-        return self._engine.encode(text)
+        if not isinstance(text, str):
+            raise ValueError(f"[tokenizer] expected a text (str), got {text!r}")
+        try:
+            return self._engine.encode(text)
+        except RuntimeError:
+            text.encode()  # half of a surrogate pair: Python's own sentence, a ValueError
+            raise
 
     def encode_iterable(self, texts: Iterable[str]) -> Iterator[int]:
         """The ids of texts one after the other, of which one is held at a time: a file gives its lines."""
         for text in texts:
-            yield from self._engine.encode(text)
+            yield from self.encode(text)
 
     def encode_files(self, files: Path | Iterable[Path], out: Path, *, threads: int = 0) -> int:
         """Encodes text files into a token file (.npy), none of them, and returns the number of tokens. Memory does

@@ -89,11 +89,19 @@ class CausalSelfAttention(nn.Module):
 class TransformerBlock(nn.Module):
     """x + attn(ln1(x)), then + ffn(ln2(.))."""
 
-    def __init__(self, d_model: int, num_heads: int, d_ff: int, *, rope_theta: float | None = 10000.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        rope_theta: float | None = 10000.0,
+        norm_epsilon: float = 1e-5,
+    ) -> None:
         super().__init__()
         self.attn = CausalSelfAttention(d_model, num_heads, rope_theta=rope_theta)
         self.ffn = SwiGLU(d_model, d_ff)
-        self.ln1, self.ln2 = RMSNorm(d_model), RMSNorm(d_model)
+        self.ln1, self.ln2 = RMSNorm(d_model, norm_epsilon), RMSNorm(d_model, norm_epsilon)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         y = x + self.attn(self.ln1(x), positions)
@@ -113,15 +121,17 @@ class TransformerLM(nn.Module):
         num_heads: int,
         d_ff: int,
         rope_theta: float | None = 10000.0,
+        norm_epsilon: float = 1e-5,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.context_length = context_length
         self.token_embeddings = Embedding(vocab_size, d_model)
         self.layers = nn.ModuleList(
-            TransformerBlock(d_model, num_heads, d_ff, rope_theta=rope_theta) for _ in range(num_layers)
+            TransformerBlock(d_model, num_heads, d_ff, rope_theta=rope_theta, norm_epsilon=norm_epsilon)
+            for _ in range(num_layers)
         )
-        self.ln_final = RMSNorm(d_model)
+        self.ln_final = RMSNorm(d_model, norm_epsilon)
         self.lm_head = Linear(d_model, vocab_size)
         initialize(self, seed)
 

@@ -65,6 +65,9 @@ def profile(
     slow: report.trace()'s tables and pictures. step() names its passes by range(). module: its submodules' forward
     passes are ranges, too. trace: a file for the Chrome trace."""
 
+    if steps < 1:
+        raise ValueError(f"[profile] expected at least 1 step, got {steps}")
+
     def run(name: str, count: int) -> None:
         for _ in [None] * count:
             with range(name):

@@ -97,6 +97,20 @@ class Models(unittest.TestCase):
         ranks.run(1, compiled_inside, self.folder)
         ranks.run(2, compiled_inside, self.folder)
 
+    def test_without_the_optimizers_state(self):
+        net = nets.Net()
+        flashstep.save_checkpoint(self.path, model=net)
+        with self.assertRaisesRegex(ValueError, "which was saved without one"):
+            flashstep.load_checkpoint(self.path, model=net, optimizer=optimizer_of(net))
+        with self.assertRaisesRegex(ValueError, "on the meta device"):
+            flashstep.load_checkpoint(self.path, model=net.to("meta"))
+
+    def test_shards_are_no_model(self):
+        model = flashstep.FullyShardedDataParallel(nets.Net())
+        with self.assertRaisesRegex(ValueError, "expected whole parameters.*got the module in a Fully"):
+            flashstep.save_checkpoint(self.path, model=model.module)
+        self.assertFalse(os.path.exists(self.path))
+
     def test_state_of_their_own(self):
         with self.assertRaisesRegex(ValueError, r"without extra state.*got that of 0 \(get_extra_state\)"):
             flashstep.save_checkpoint(self.path, model=nn.Sequential(Counting(2, 2)))

@@ -60,6 +60,10 @@ def mistakes(rank, world_size):
     sentence(lambda: flashstep.DistributedDataParallel(nn.Linear(3 + rank, 2)), ValueError, "weight")
     unused = flashstep.DistributedDataParallel(Outputs())
     sentence(lambda: unused(torch.ones(2, 3))["first"][0].sum().backward(), ValueError, "b.weight")
+    for wrap in (flashstep.DistributedDataParallel, flashstep.FullyShardedDataParallel):
+        sentence(lambda: wrap(nn.Linear(2, 2, device="meta")), ValueError, "got weight on the meta device")
+    twice = flashstep.DistributedDataParallel(flashstep.DistributedDataParallel(nn.Linear(3, 2)))
+    sentence(lambda: twice(torch.ones(2, 3)).sum().backward(), ValueError, "by one reducer, got two")
     model = flashstep.DistributedDataParallel(nets.Net(), allow_unused=True, communication_dtype=torch.bfloat16)
     nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
     assert "bucketed" in model.describe(), model.describe()

@@ -4,6 +4,7 @@ import copy
 import gc
 import math
 import unittest
+from collections import UserDict
 
 import needs_torch  # noqa: F401
 import torch
@@ -132,6 +133,10 @@ def lives_with_amp_compile_and_collection(rank, world_size):
     copy.deepcopy(inner)
 
 
+class Found(UserDict):  # no dict, as many libraries' outputs
+    pass
+
+
 class Outputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -139,7 +144,7 @@ class Outputs(nn.Module):
         self.a, self.b = nn.Linear(3, 4), nn.Linear(3, 2)
 
     def forward(self, x, *, twice=False):
-        return {"first": [self.a(x)], "second": (self.b(x) * (2 if twice else 1), "text")}
+        return Found({"first": [self.a(x)], "second": (self.b(x) * (2 if twice else 1), "text")})
 
 
 def finds_outputs(rank, world_size):

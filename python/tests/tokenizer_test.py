@@ -4,8 +4,11 @@ import copy
 import json
 import os
 import pickle
+import signal
 import subprocess
 import tempfile
+import threading
+import time
 import tracemalloc
 import unittest
 
@@ -149,6 +152,27 @@ class Tokenizers(unittest.TestCase):
         self.assertGreater(count, 500_000)
         self.assertLess(peak, 1_000_000)
 
+    def test_ctrl_c_ends_long_work(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        large, out = os.path.join(self.folder.name, "long.txt"), os.path.join(self.folder.name, "long.npy")
+        with open(large, "w", encoding="utf-8") as file:
+            for number in range(1_500_000):
+                file.write(f"{number * 7919} {number ^ 0x5bd1e995} ")
+        for work in (
+            lambda: flashstep.Tokenizer.train(large, vocab_size=50_000, threads=1),
+            lambda: self.trained.encode_files(large, out, threads=1),
+        ):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            said = ""
+            with self.assertRaises(KeyboardInterrupt) as raised:
+                try:
+                    work()
+                except RuntimeError as error:
+                    said = str(error)
+                time.sleep(1)  # Python raises what it was told to
+            self.assertIn("[tokenizer] interrupted", said or str(raised.exception.__context__))
+        self.assertFalse(os.path.exists(out))
+
     def test_mistakes_are_sentences(self):
         for call, text in (
             (lambda: flashstep.Tokenizer({1: b"a"}, []), "expected ids 0 to 0"),
@@ -159,6 +183,8 @@ class Tokenizers(unittest.TestCase):
             (lambda: flashstep.Tokenizer.train("/nonexistent", vocab_size=300), "nonexistent"),
             (lambda: flashstep.Tokenizer.train(self.file, vocab_size=100), "100"),
             (lambda: flashstep.Tokenizer.load(self.file), "expected"),
+            (lambda: self.trained.encode(b"abc"), "expected a text"),
+            (lambda: self.trained.encode("a\ud800b"), "surrogates"),
         ):
             with self.assertRaisesRegex(ValueError, text):
                 call()

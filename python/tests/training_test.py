@@ -92,6 +92,41 @@ class Optimizers(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "expected lr of at least 0, got -1"):
             flashstep.AdamW(net.parameters(), lr=-1)
 
+    def test_adamw_climbs_where_it_was_told_to(self):
+        ends = []
+        for own in (flashstep.AdamW, torch.optim.AdamW):
+            weight = torch.nn.Parameter(torch.ones(3))
+            optimizer = own([weight], lr=0.1)
+            optimizer.load_state_dict(torch.optim.AdamW([weight], lr=0.1, maximize=True).state_dict())
+            weight.square().sum().backward()
+            optimizer.step()
+            ends.append(weight.detach())
+        torch.testing.assert_close(*ends)
+        self.assertGreater(float(ends[0][0]), 1)
+
+    def test_state_is_laid_out_as_the_parameter(self):
+        ends = []
+        for own in (flashstep.AdamW, torch.optim.AdamW):
+            torch.manual_seed(1)
+            net = torch.nn.Conv2d(3, 8, 3)
+            optimizer = own(net.parameters(), lr=0.01, amsgrad=True)
+            for step in range(4):
+                if step == 2:  # as where a checkpoint was loaded, whose tensors are contiguous
+                    net.to(memory_format=torch.channels_last)
+                optimizer.zero_grad()
+                net(torch.randn(2, 3, 8, 8)).sin().sum().backward()
+                optimizer.step()
+            ends.append(net.weight.detach())
+        torch.testing.assert_close(*ends)
+
+    def test_parameters_that_are_not_dense_are_refused(self):
+        whole = torch.zeros(4, 6)
+        part = torch.nn.Parameter(whole[:, :2])
+        part.grad = torch.ones(4, 2)
+        with self.assertRaisesRegex(ValueError, r"dense in memory, got Float of shape \[4, 2\]"):
+            flashstep.AdamW([part]).step()
+        self.assertEqual(float(whole.abs().sum()), 0)
+
 
 class Modules(unittest.TestCase):
     def test_the_loss_is_that_of_the_logits(self):
@@ -120,6 +155,29 @@ class Modules(unittest.TestCase):
         same = flashstep.nn.TransformerLM(**SIZES, seed=1)
         for (name, mine), other in zip(model.named_parameters(), same.parameters()):
             self.assertTrue(torch.equal(mine, other), name)
+
+    def test_passes_on_the_meta_device(self):
+        with torch.device("meta"):
+            model = flashstep.nn.TransformerLM(**SIZES)
+            tokens = torch.zeros(2, 16, dtype=torch.int64)
+        self.assertEqual((model(tokens).shape, model.loss(tokens, tokens).shape), ((2, 16, 300), ()))
+
+    def test_evaluated_in_inference_mode_and_trained(self):
+        model = flashstep.nn.TransformerLM(**{**SIZES, "context_length": 41, "d_model": 24})
+        tokens = torch.randint(0, 300, (2, 41))  # so many positions were never asked for
+        with torch.inference_mode():
+            model(tokens)
+        model.loss(tokens, tokens).backward()
+
+    def test_positions_that_were_first_asked_for_in_a_transformation(self):
+        x = torch.randn(2, 43, 6, dtype=torch.float64)
+        first, again = (torch.func.grad(lambda x: flashstep.rope(x).sin().sum())(x) for _ in range(2))
+        self.assertTrue(torch.equal(first, again))
+
+    def test_the_norms_epsilon(self):
+        model = flashstep.nn.TransformerLM(**SIZES, norm_epsilon=0.5)
+        norms = [part.eps for part in model.modules() if isinstance(part, flashstep.nn.RMSNorm)]
+        self.assertEqual(norms, [0.5] * 5)
 
     def test_seeds(self):
         one, same, other = (flashstep.nn.TransformerLM(**SIZES, seed=seed) for seed in (1, 1, 2))
