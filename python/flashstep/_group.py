@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -71,7 +71,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (tuple, list, set, frozenset, Mapping)) or hasattr(value, "__dict__"):
-            if id(value) in seen or isinstance(value, (nn.Module, type, Callable)):
+            if id(value) in seen or isinstance(value, nn.Module) or callable(value):
                 continue
             seen.add(id(value))
             if isinstance(value, Mapping):
