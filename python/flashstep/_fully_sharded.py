@@ -120,7 +120,7 @@ class FullyShardedDataParallel(Wrapper):
             self._units.begin_forward(unit)
             args, kwargs = self._cast(args), self._cast(kwargs)
             if torch.is_grad_enabled():
-                self._units.watch_inputs(unit, tensors_in((args, kwargs)))
+                self._units.watch_inputs(unit, tensors_in((args, kwargs), in_objects=False))
             return args, kwargs
 
         def after(module: nn.Module, args: Any, result: Any) -> None:

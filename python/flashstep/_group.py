@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -61,24 +62,29 @@ def give_parts(group: Any, process_group: Any, shard_ranks: int) -> None:
         group.take_part(colors, _new_group(whole, own, backend).boxed())
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in what a module returned: itself, or in tuples, lists, dicts, attributes of objects, nested."""
+def tensors_in(value: Any, *, in_objects: bool = True) -> list[torch.Tensor]:
+    """The tensors in what a module returned, or was given: itself, or in tuples, lists, dicts, dataclasses, nested;
+    in attributes of other objects only `in_objects`, which may hold much else."""
     found: list[torch.Tensor] = []
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # kept, so that no other gets its id
     left = [value]
     while left:
         value = left.pop()
         if isinstance(value, torch.Tensor):
             found.append(value)
-        elif isinstance(value, (tuple, list, set, frozenset, Mapping)) or hasattr(value, "__dict__"):
-            if id(value) in seen or isinstance(value, nn.Module) or callable(value):
-                continue
-            seen.add(id(value))
-            if isinstance(value, Mapping):
-                left.extend(value.values())
-            elif isinstance(value, (tuple, list, set, frozenset)):
-                left.extend(value)
-            left.extend(getattr(value, "__dict__", {}).values())
+            continue
+        parts: list[Any] = []
+        if isinstance(value, Mapping):
+            parts = list(value.values())
+        elif isinstance(value, (tuple, list, set, frozenset)):
+            parts = list(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        elif in_objects and not callable(value):
+            parts = list(getattr(value, "__dict__", {}).values())
+        if parts and id(value) not in seen:
+            seen[id(value)] = value
+            left.extend(parts)
     return found
 
 
