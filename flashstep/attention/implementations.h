@@ -41,6 +41,8 @@ using AttentionResult = std::pair<at::Tensor, at::Tensor>;
 // A formula: differentiable tensor operations.
 AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsumexp);
 at::Tensor sdpa_attention(const AttentionProblem& problem);
+// UserError for who differentiates the gradients of any implementation but naive.
+void refuse_second_derivatives();
 
 // (N, M) bool, true where query i must not see key j.
 at::Tensor causal_mask(const AttentionProblem& problem);
