@@ -82,7 +82,7 @@ HWY_INLINE void attend_block(const ForwardPass& pass, const Scratch<typename Dot
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(scores);
 
   const Running running = {scratch.top + row, scratch.weight_sum + row * kLanes};
-  softmax_rows(scratch.scores, rows, columns, shift, pass.scale.magnitude, running, scratch.factor);
+  softmax_rows(scratch.scores, rows, columns, shift, pass.scale, running, scratch.factor);
 
   Product<Word> sums;
   sums.left = Dot::round_left(scratch.scores, rows, columns, scratch.weights);
@@ -114,8 +114,7 @@ HWY_INLINE void write_rows(const ForwardPass& pass, int64_t batch, int64_t head,
       store(hn::Mul(load(sums + r * kStride + c), factor), out + r * s.row + c,
             problem.head_dim - c);
     }
-    constexpr float kLn2 = 0.693147181f;
-    logsumexp[r] = fully_masked ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
+    logsumexp[r] = fully_masked ? -INFINITY : top[r] * pass.scale.natural + std::log(weight);
   }
 }
 
