@@ -55,6 +55,26 @@ TEST(AttentionExtremes, AnyScaleUnderACausalMask) {
   }
 }
 
+TEST(AttentionExtremes, AutoLosesNoNanWhateverTheHeadDim) {
+  torch::manual_seed(2);
+  const auto nan_rows = [](const Tensor& out) { return at::isnan(out).all(-1).flatten(); };
+  const auto only_row_1 = at::arange(5) == 1;
+  for (const int64_t d : {1, 20, 63, 64, 264}) {
+    for (const int64_t m : {4, 40}) {
+      const auto where = str("D ", d, " M ", m);
+      auto x = random_inputs({{1, 1}, 0, 5, m, d}, at::kFloat, at::kCPU);
+      x.q[0][0][1][0] = NAN;
+      const auto of_nan = results(x, options_of("auto"), at::kFloat);
+      EXPECT_TRUE(at::equal(nan_rows(of_nan[0]), only_row_1)) << where;
+      EXPECT_TRUE(at::equal(nan_rows(of_nan[1]), only_row_1)) << where << " dq";
+      x.q[0][0][1].fill_(-1e30);  // all scores overflow to -infinity
+      x.k = (x.k.abs() + 1) * 1e10;
+      const auto of_infinite = results(x, options_of("auto"), at::kFloat);
+      EXPECT_TRUE(at::equal(nan_rows(of_infinite[0]), only_row_1)) << where << ", -infinity";
+    }
+  }
+}
+
 // Other than naive, kernels know a row's weights from its logsumexp in float32 alone. Its rounding,
 // 2^-24 of a large score, is that of tiled too.
 TEST(AttentionExtremes, LargeScoresGiveNoLargerErrors) {

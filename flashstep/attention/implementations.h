@@ -98,8 +98,8 @@ at::Tensor in_autocast_dtype(const at::Tensor& x);
 // none.
 at::Tensor with_dimensions(const at::Tensor& x, int64_t rank);
 
-// What the vector and GPU kernels take besides their device: dtype and head dim.
-std::string kernel_refusal(const at::Tensor& q);
+// What the vector and GPU kernels take besides their device: dtype, and head dims in such steps.
+std::string kernel_refusal(const at::Tensor& q, int64_t dim_step);
 // Tensors as the kernels see them.
 attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& k,
                                          const AttentionSettings& settings);

@@ -103,11 +103,11 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   const Shift shift = tile_shift(pass.problem, at.query, at.key);
   // S = Q K^T and dP = dO V^T.
   Product<Word> product;
-  product.panel_stride = dim / Dot::kPerWord * kPanel;
+  product.panel_stride = plan.depth / Dot::kPerWord * kPanel;
   product.out_stride = kStride;
   product.rows = at.queries;
   product.columns = at.keys;
-  product.depth = dim;
+  product.depth = plan.depth;
   product.shift = shift;
   product.left = scratch.queries;
   product.right = scratch.keys_transposed;
@@ -193,9 +193,9 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
     const auto k = rows_of<T>(pass.args.k, batch, kv_head, key, keys, dim);
     const auto v = rows_of<T>(pass.args.v, batch, kv_head, key, keys, dim);
     Dot::pack_right(k, 1.0f, plan.key_tile / Dot::kPerWord * kPanel, scratch.keys);
-    Dot::pack_transposed(k, dim / Dot::kPerWord * kPanel, scratch.queries,
+    Dot::pack_transposed(k, plan.depth / Dot::kPerWord * kPanel, scratch.queries,
                          scratch.keys_transposed);
-    Dot::pack_transposed(v, dim / Dot::kPerWord * kPanel, scratch.queries,
+    Dot::pack_transposed(v, plan.depth / Dot::kPerWord * kPanel, scratch.queries,
                          scratch.values_transposed);
     const int64_t sums = round_up(keys, kRowUnit) * plan.padded_dim;
     std::fill_n(scratch.grad_k, sums, 0.0f);
