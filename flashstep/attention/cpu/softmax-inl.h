@@ -50,23 +50,20 @@ HWY_INLINE FloatVector exp2_of(FloatVector x) {
   return FloatVector{_mm512_scalef_ps(polynomial(kPowerUpToOne, fraction).raw, x.raw)};
 #else
   const Floats d;
-  const Words words;
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the lowest bits.
-  const auto magic = hn::Set(d, 12582912.0f);
+  // Adding 1.5 * 2^23 rounds to an integer n, which then stands in the lowest bits; with 127 more
+  // these are the exponent of 2^n. The product keeps NaN.
+  const auto magic = hn::Set(d, 12582912.0f + 127);
   const auto shifted = hn::Add(x, magic);
   const auto p = polynomial(kPowerAroundZero, hn::Sub(x, hn::Sub(shifted, magic)));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(words, shifted));
-  const auto power = hn::BitCast(d, hn::Add(hn::BitCast(words, p), exponent));
-  const auto result = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), power);
-  // The integer addition turns some NaNs into numbers.
-  return hn::Or(result, hn::VecFromMask(d, hn::IsNaN(x)));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(Words(), shifted)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
 #endif
 }
 
 // The softmax of a block of query rows as far as it has seen keys.
 struct Running {
   float* top;     // per row: the highest score, before any factor; -FLT_MAX before the first
-  float* weight;  // kLanes per row: sums of weights relative to 2^top
+  float* weight;  // kLanes per row: sums of weights relative to the top
 };
 
 // Turns `rows` rows of scores into weights relative to the new top, and sets factor[row] to what
