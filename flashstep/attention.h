@@ -14,9 +14,10 @@ namespace flashstep {
 // "auto" first, then every implementation of this build by name:
 //   naive  the formula, with tensor operations; the reference, float64 allowed, any D
 //   tiled  FlashAttention-2 with tensor operations on tiles, to be read beside the paper; any D
-//   cpu    vectorised kernels; float32, bfloat16, float16, D a multiple of 8 up to 256
-//   cuda   tensor-core kernels, NVIDIA GPUs from compute capability 8.0; the same dtypes and D
-//   sdpa   PyTorch's at::scaled_dot_product_attention
+//   cpu    vectorised kernels; float32, bfloat16, float16, D up to 256
+//   cuda   tensor-core kernels, NVIDIA GPUs from compute capability 8.0; the same dtypes, D a
+//          multiple of 8 up to 256
+//   sdpa   PyTorch's at::scaled_dot_product_attention, whose CPU kernel loses some NaN
 // "auto" takes the fastest that is right for device, dtype and shape, from a table in auto.cc that
 // names its measurements; it never times anything at run time.
 std::vector<std::string> attention_implementations();

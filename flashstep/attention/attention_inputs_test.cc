@@ -63,9 +63,10 @@ TEST(Attention, NamesWhatIsWrong) {
   EXPECT_NO_THROW(
       attention(torch::zeros({2, 8, 5, 8}), torch::zeros({2, 2, 5, 8}), torch::zeros({2, 2, 5, 8})))
       << "four query heads to a key head";
-  const auto odd = torch::zeros({2, 3, 5, 20});
-  says("implementation cpu expected a head dim D from 8 to 256 in steps of 8, got 20",
-       [&] { attention(odd, odd, odd, with(&AttentionOptions::implementation, "cpu")); });
+  const auto wide_rows = torch::zeros({2, 3, 5, 257});
+  says("implementation cpu expected a head dim D from 1 to 256, got 257", [&] {
+    attention(wide_rows, wide_rows, wide_rows, with(&AttentionOptions::implementation, "cpu"));
+  });
   says("implementation cpu expected float32, bfloat16 or float16, got Double", [&] {
     const auto wide = q.to(at::kDouble);
     attention(wide, wide, wide, with(&AttentionOptions::implementation, "cpu"));
@@ -164,8 +165,8 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
   says("expected v of shape", [&] { forward(q, k, q, "cpu"); });
   says("expected v of dtype Float", [&] { forward(q, k, k.to(at::kDouble), "cpu"); });
   says("kernel cpu expected a head dim D", [&] {
-    const auto odd = torch::randn({1, 1, 4, 12});
-    forward(odd, odd, odd, "cpu");
+    const auto wide = torch::randn({1, 1, 4, 264});
+    forward(wide, wide, wide, "cpu");
   });
   says("expected a kernel of this build", [&] { forward(q, k, k, "naive"); });
   says("expected a query and a key",

@@ -15,7 +15,7 @@ using at::Tensor;
 
 std::string cpu_refusal(const Tensor& q, const Tensor&, const Tensor&) {
   if (!q.is_cpu()) return str("tensors on the CPU, got them on ", q.device().str());
-  return kernel_refusal(q);
+  return kernel_refusal(q, /*dim_step=*/1);
 }
 
 void cpu_forward(const ForwardTensors& t, const AttentionSettings& settings) {

@@ -26,7 +26,7 @@ std::string cuda_refusal(const Tensor& q, const Tensor&, const Tensor&) {
     return str("a GPU of compute capability 8.0 or later, got ", properties->name, " with ",
                properties->major, ".", properties->minor);
   }
-  return kernel_refusal(q);
+  return kernel_refusal(q, /*dim_step=*/8);
 }
 
 attention_cuda::Device current_device() {

@@ -41,6 +41,8 @@ using AttentionResult = std::pair<at::Tensor, at::Tensor>;
 // A formula: differentiable tensor operations.
 AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsumexp);
 at::Tensor sdpa_attention(const AttentionProblem& problem);
+// UserError for who differentiates the gradients of any implementation but naive.
+void refuse_second_derivatives();
 
 // (N, M) bool, true where query i must not see key j.
 at::Tensor causal_mask(const AttentionProblem& problem);
@@ -96,8 +98,8 @@ at::Tensor in_autocast_dtype(const at::Tensor& x);
 // none.
 at::Tensor with_dimensions(const at::Tensor& x, int64_t rank);
 
-// What the vector and GPU kernels take besides their device: dtype and head dim.
-std::string kernel_refusal(const at::Tensor& q);
+// What the vector and GPU kernels take besides their device: dtype, and head dims in such steps.
+std::string kernel_refusal(const at::Tensor& q, int64_t dim_step);
 // Tensors as the kernels see them.
 attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& k,
                                          const AttentionSettings& settings);

@@ -175,11 +175,7 @@ class Gradients : public torch::autograd::Function<Gradients> {
     return {grad_q, grad_k, grad_v};
   }
   static variable_list backward(AutogradContext*, variable_list) {
-    called_back([] {
-      throw UserError(
-          "[attention] expected a single backward pass: second derivatives are available with "
-          "implementation naive only");
-    });
+    refuse_second_derivatives();
     return {};
   }
 };
@@ -235,6 +231,14 @@ std::tuple<Tensor, Tensor> differentiable_forward(const Tensor& q, const Tensor&
 }
 
 }  // namespace
+
+void refuse_second_derivatives() {
+  called_back([] {
+    throw UserError(
+        "[attention] expected a single backward pass: second derivatives are available with "
+        "implementation naive only");
+  });
+}
 
 AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionProblem& problem) {
   static const auto op = operator_named<ForwardSignature>("flashstep::attention_forward");

@@ -17,14 +17,15 @@ at::Tensor with_dimensions(const at::Tensor& x, int64_t rank) {
   return view.dim() > rank ? view.flatten(0, view.dim() - rank) : view;
 }
 
-std::string kernel_refusal(const at::Tensor& q) {
+std::string kernel_refusal(const at::Tensor& q, int64_t dim_step) {
   const auto dtype = q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
     return str("float32, bfloat16 or float16, got ", c10::toString(dtype));
   }
   const int64_t d = q.size(-1);
-  if (d % 8 != 0 || d < 8 || d > 256) {
-    return str("a head dim D from 8 to 256 in steps of 8, got ", d);
+  if (d % dim_step != 0 || d < 1 || d > 256) {
+    const std::string steps = dim_step > 1 ? str(" in steps of ", dim_step) : "";
+    return str("a head dim D from ", dim_step, " to 256", steps, ", got ", d);
   }
   return "";
 }

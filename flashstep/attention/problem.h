@@ -35,7 +35,7 @@ struct Problem {
   int64_t kv_heads;  // of k, v; query head h reads key head h / (heads / kv_heads)
   int64_t n;         // queries, >= 1
   int64_t m;         // keys, >= 1
-  int head_dim;      // 8..256, a multiple of 8
+  int head_dim;      // 1..256; on a GPU a multiple of 8
   float scale;       // factor on the scores; any finite number
   bool causal;
   int64_t diagonal;    // with causal: query i sees the keys 0..i + diagonal

@@ -1,10 +1,53 @@
+#include <cfloat>
+
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "flashstep/attention/implementations.h"
 #include "flashstep/error.h"
 
 namespace flashstep::internal {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// PyTorch's fused kernels have no second derivatives, and say so in other words than ours: what
+// they give passes through a function that refuses to be differentiated.
+class Gradient : public Function<Gradient> {
+ public:
+  static Tensor forward(AutogradContext*, const Tensor& gradient) { return gradient; }
+  static variable_list backward(AutogradContext*, const variable_list&) {
+    refuse_second_derivatives();
+    return {};
+  }
+};
+
+class Input : public Function<Input> {
+ public:
+  static Tensor forward(AutogradContext*, const Tensor& x) { return x; }
+  static variable_list backward(AutogradContext*, const variable_list& gradients) {
+    return {Gradient::apply(gradients[0])};
+  }
+};
+
+Tensor differentiable_once(const Tensor& x) {
+  return at::GradMode::is_enabled() && x.requires_grad() ? Input::apply(x) : x;
+}
+
+// PyTorch's CPU kernel masks before it multiplies with the scale: one that is not positive in
+// float32 turns hidden scores into NaN. Then q takes its sign, or the whole of it.
+std::pair<Tensor, double> with_positive_scale(const Tensor& q, double scale) {
+  if (scale >= FLT_MIN) return {q, scale};
+  if (scale <= -FLT_MIN) return {-q, -scale};
+  return {q * scale, 1.0};
+}
+
+}  // namespace
 
 at::Tensor sdpa_attention(const AttentionProblem& problem) {
-  const auto& [scale, causal, diagonal, deterministic] = problem.settings;
+  const auto& [any_scale, causal, diagonal, deterministic] = problem.settings;
   const int64_t m = problem.k.size(-2);
   // PyTorch's is_causal aligns the first query with the first key; other alignments need a mask,
   // except that a single query at the last key sees everything. A row that sees nothing (n > m)
@@ -23,8 +66,10 @@ at::Tensor sdpa_attention(const AttentionProblem& problem) {
   std::optional<at::Tensor> visible;
   if (needs_mask) visible = causal_mask(problem).logical_not();
   // PyTorch's fused kernels want exactly (B, H, N, D).
-  const auto q = with_dimensions(problem.q, 4), k = with_dimensions(problem.k, 4),
-             v = with_dimensions(problem.v, 4);
+  const auto [scaled_q, scale] = with_positive_scale(differentiable_once(problem.q), any_scale);
+  const auto q = with_dimensions(scaled_q, 4),
+             k = with_dimensions(differentiable_once(problem.k), 4),
+             v = with_dimensions(differentiable_once(problem.v), 4);
   const auto out = at::scaled_dot_product_attention(q, k, v, visible, /*dropout_p=*/0.0,
                                                     /*is_causal=*/aligned_first, scale,
                                                     /*enable_gqa=*/k.size(1) != q.size(1));

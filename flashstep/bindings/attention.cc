@@ -41,7 +41,8 @@ std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q_any, const Tensor&
   };
   const int64_t d = size(q, -1);
   const char* const own = q.is_cpu() ? "cpu" : "cuda";
-  const bool has_kernel = d % 8 == 0 && d <= 256 && q.scalar_type() != at::kDouble &&
+  const int64_t dim_step = q.is_cpu() ? 1 : 8;
+  const bool has_kernel = d % dim_step == 0 && d <= 256 && q.scalar_type() != at::kDouble &&
                           internal::find_attention_kernel(own) != nullptr;
   std::string name = options.implementation;
   if (name == "auto") name = has_kernel ? own : "tiled";

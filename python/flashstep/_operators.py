@@ -64,7 +64,7 @@ def attention(
 
 def _own_kernel(q: Tensor) -> str:
     """The kernel of q's device; where it does not take q's dtype or D, tensor operations."""
-    takes = q.dtype != torch.float64 and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    takes = q.dtype != torch.float64 and q.shape[-1] % (1 if q.is_cpu else 8) == 0 and q.shape[-1] <= 256
     return q.device.type if takes and q.device.type in ("cpu", "cuda") else "tiled"
 
 

@@ -35,8 +35,7 @@ void prepare_rows(const BackwardPass& pass, int64_t task) {
     const float grad_logsumexp =
         pass.args.grad_logsumexp == nullptr ? 0.0f : pass.args.grad_logsumexp[row];
     const bool sees_nothing = pass.args.logsumexp[row] == -INFINITY;
-    constexpr auto kLog2E = static_cast<float>(attention_kernel::kLog2E);
-    pass.logsumexp[row] = sees_nothing ? INFINITY : pass.args.logsumexp[row] * kLog2E;
+    pass.logsumexp[row] = sees_nothing ? INFINITY : pass.args.logsumexp[row];
     pass.delta[row] = sees_nothing ? 0.0f : sum_of(products) - grad_logsumexp;
   }
 }
@@ -89,7 +88,7 @@ HWY_INLINE void load_queries(const BackwardPass& pass, const Scratch<typename Do
   const int64_t row = (at.batch * problem.heads + at.head) * problem.n + at.query;
   std::copy_n(pass.logsumexp + row, at.queries, scratch.logsumexp);
   std::copy_n(pass.delta + row, at.queries, scratch.delta);
-  // Rows of padding have weights 2^-infinity.
+  // Rows of padding have weights exp(-infinity).
   std::fill_n(scratch.logsumexp + at.queries, kMaxBlockRows, INFINITY);
   std::fill_n(scratch.delta + at.queries, kMaxBlockRows, 0.0f);
 }
@@ -104,11 +103,11 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   const Shift shift = tile_shift(pass.problem, at.query, at.key);
   // S = Q K^T and dP = dO V^T.
   Product<Word> product;
-  product.panel_stride = dim / Dot::kPerWord * kPanel;
+  product.panel_stride = plan.depth / Dot::kPerWord * kPanel;
   product.out_stride = kStride;
   product.rows = at.queries;
   product.columns = at.keys;
-  product.depth = dim;
+  product.depth = plan.depth;
   product.shift = shift;
   product.left = scratch.queries;
   product.right = scratch.keys_transposed;
@@ -120,8 +119,8 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(product);
 
   const int padded = static_cast<int>(round_up(at.queries, kRowUnit));
-  score_gradients(scratch.scores, scratch.weight_grads, padded, at.keys, shift,
-                  pass.scale.magnitude, {scratch.logsumexp, scratch.delta});
+  score_gradients(scratch.scores, scratch.weight_grads, padded, at.keys, shift, pass.scale,
+                  {scratch.logsumexp, scratch.delta});
 
   // dV += P^T dO and dK += dS^T Q.
   product.panel_stride = plan.query_tile / Dot::kPerWord * kPanel;
@@ -194,8 +193,9 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
     const auto k = rows_of<T>(pass.args.k, batch, kv_head, key, keys, dim);
     const auto v = rows_of<T>(pass.args.v, batch, kv_head, key, keys, dim);
     Dot::pack_right(k, 1.0f, plan.key_tile / Dot::kPerWord * kPanel, scratch.keys);
-    Dot::pack_transposed(k, dim / Dot::kPerWord * kPanel, scratch.queries, scratch.keys_transposed);
-    Dot::pack_transposed(v, dim / Dot::kPerWord * kPanel, scratch.queries,
+    Dot::pack_transposed(k, plan.depth / Dot::kPerWord * kPanel, scratch.queries,
+                         scratch.keys_transposed);
+    Dot::pack_transposed(v, plan.depth / Dot::kPerWord * kPanel, scratch.queries,
                          scratch.values_transposed);
     const int64_t sums = round_up(keys, kRowUnit) * plan.padded_dim;
     std::fill_n(scratch.grad_k, sums, 0.0f);

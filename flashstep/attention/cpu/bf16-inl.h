@@ -35,7 +35,7 @@ struct Bf16Pairs {
       }
     }
     for (int64_t r = x.rows; r < round_up(x.rows, kRowUnit); ++r) {
-      std::memset(out + r * kStride, 0, static_cast<size_t>(x.width) * sizeof(Bf16));
+      std::memset(out + r * kStride, 0, static_cast<size_t>(words_of(x)) * sizeof(uint32_t));
     }
   }
 
@@ -67,7 +67,7 @@ struct Bf16Pairs {
                      scratch + r * kStride + c / 2);
         }
       }
-      transpose_words(scratch, kStride, x.width / 2,
+      transpose_words(scratch, kStride, words_of(x),
                       out + row / kPanel * panel_stride + row % kPanel);
     }
   }
@@ -85,6 +85,10 @@ struct Bf16Pairs {
 
  private:
   using WordVector = hn::Vec<Words>;
+
+  static HWY_INLINE int words_of(const Rows<Bf16>& x) {
+    return static_cast<int>(round_up(ceil_div(x.width, 2), kDepthUnit));
+  }
 
   // 2 * kLanes neighbours, as pairs.
   static HWY_INLINE WordVector load_pairs(const Bf16* p, int count) {

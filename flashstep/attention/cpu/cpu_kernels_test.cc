@@ -109,8 +109,10 @@ TEST(CpuAttention, AgreesWithTheFormulaAtEdgeSizes) {
 
 TEST(CpuAttention, TakesEveryHeadDim) {
   for (const auto type : kElements) {
-    for (int dim = 8; dim <= 256; dim += 8) {
-      expect_right({.n = 29, .m = 37, .dim = dim, .causal = true, .diagonal = 5}, type);
+    for (int dim = 1; dim <= 256; dim += dim < 70 ? 1 : 7) {
+      const bool strided = dim % 2 == 1;
+      expect_right(
+          {.n = 29, .m = 37, .dim = dim, .causal = true, .diagonal = 5, .strided = strided}, type);
     }
   }
 }
@@ -158,6 +160,9 @@ TEST(CpuAttention, AgreesOnEveryInstructionSet) {
     for (const auto type : kElements) {
       expect_right({.n = 37, .m = 70, .dim = 40, .causal = true, .diagonal = 20}, type);
       expect_right({.n = 70, .m = 37, .dim = 24, .strided = true}, type);
+      for (const int dim : {1, 21, 63}) {
+        expect_right({.n = 37, .m = 70, .dim = dim, .causal = true}, type);
+      }
     }
   }
   hwy::SetSupportedTargetsForTest(0);

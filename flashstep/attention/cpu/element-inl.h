@@ -7,6 +7,7 @@
 #define FLASHSTEP_ATTENTION_ELEMENT_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -67,7 +68,7 @@ HWY_INLINE FloatVector load(const T* p, int count) {
   if (count >= kLanes) return load(p);
   T padded[kLanes];
   std::memset(static_cast<void*>(padded), 0, sizeof padded);
-  std::memcpy(static_cast<void*>(padded), p, static_cast<size_t>(count) * sizeof(T));
+  std::memcpy(static_cast<void*>(padded), p, static_cast<size_t>(std::max(count, 0)) * sizeof(T));
   return load(padded);
 }
 

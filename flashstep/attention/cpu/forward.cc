@@ -44,7 +44,7 @@ HWY_INLINE void pack_keys(const ForwardPass& pass, int64_t head, int64_t tile,
   const int rows = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - first));
   const int dim = problem.head_dim;
   Dot::pack_transposed(rows_of<T>(pass.args.k, batch, kv_head, first, rows, dim),
-                       dim / Dot::kPerWord * kPanel, scratch, out);
+                       plan.depth / Dot::kPerWord * kPanel, scratch, out);
   Dot::pack_right(rows_of<T>(pass.args.v, batch, kv_head, first, rows, dim), 1.0f,
                   plan.key_tile / Dot::kPerWord * kPanel, out + plan.key_words);
 }
@@ -73,16 +73,16 @@ HWY_INLINE void attend_block(const ForwardPass& pass, const Scratch<typename Dot
   Product<Word> scores;
   scores.left = scratch.queries + row * kStride;
   scores.right = tile;
-  scores.panel_stride = dim / Dot::kPerWord * kPanel;
+  scores.panel_stride = plan.depth / Dot::kPerWord * kPanel;
   scores.out = scratch.scores;
   scores.out_stride = kStride;
   scores.rows = rows;
   scores.columns = columns;
-  scores.depth = dim;
+  scores.depth = plan.depth;
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(scores);
 
   const Running running = {scratch.top + row, scratch.weight_sum + row * kLanes};
-  softmax_rows(scratch.scores, rows, columns, shift, pass.scale.magnitude, running, scratch.factor);
+  softmax_rows(scratch.scores, rows, columns, shift, pass.scale, running, scratch.factor);
 
   Product<Word> sums;
   sums.left = Dot::round_left(scratch.scores, rows, columns, scratch.weights);
@@ -114,8 +114,7 @@ HWY_INLINE void write_rows(const ForwardPass& pass, int64_t batch, int64_t head,
       store(hn::Mul(load(sums + r * kStride + c), factor), out + r * s.row + c,
             problem.head_dim - c);
     }
-    constexpr float kLn2 = 0.693147181f;
-    logsumexp[r] = fully_masked ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
+    logsumexp[r] = fully_masked ? -INFINITY : top[r] * pass.scale.natural + std::log(weight);
   }
 }
 

@@ -1,4 +1,5 @@
-// Rows of a tensor become operands of products: widened, padded with zeros, without strides.
+// Rows of a tensor become operands of products: widened, padded with zeros, without strides. Zeros
+// also fill the width, where products run over it, to a multiple of kDepthUnit words.
 // Included once per instruction set.
 #if defined(FLASHSTEP_ATTENTION_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHSTEP_ATTENTION_PACK_INL_H_
@@ -55,10 +56,11 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const hn::TFromD<D>* in, int64_t in_strid
 }
 
 // The transpose of kLanes rows of words into a panel: out[c * kPanel + r] = in[r * in_stride + c].
-// `columns` is a multiple of 4.
+// `columns` is a multiple of kDepthUnit.
 template <typename Word>
 HWY_INLINE void transpose_words(const Word* in, int64_t in_stride, int columns, Word* out) {
   const hn::Rebind<Word, Floats> d;
+  static_assert(kDepthUnit == 4);
   for (int c = 0; c < columns; c += 4, in += 4, out += 4 * kPanel) {
     const auto row0 = load_blocks(d, in, in_stride);
     const auto row1 = load_blocks(d, in + in_stride, in_stride);
@@ -92,11 +94,11 @@ struct Fp32 {
   static HWY_INLINE void pack_left(const Rows<T>& x, float sign, float* out) {
     const auto factor = hn::Set(Floats(), sign);
     for (int r = 0; r < x.rows; ++r) {
-      for (int c = 0; c < x.width; c += kLanes) {
+      for (int c = 0; c < depth_of(x); c += kLanes) {
         store(hn::Mul(load(x.data + r * x.stride + c, x.width - c), factor), out + r * kStride + c);
       }
     }
-    zero_rows(x.rows, x.width, out);
+    zero_rows(x.rows, depth_of(x), out);
   }
 
   // Right operand of depth x.rows; panels run over the width.
@@ -125,18 +127,18 @@ struct Fp32 {
       float* to = out + row / kPanel * panel_stride + row % kPanel;
       const int rows = std::min(kLanes, x.rows - row);
       if constexpr (std::is_same_v<T, float>) {
-        if (rows == kLanes) {
+        if (rows == kLanes && x.width == depth_of(x)) {
           transpose_words(x.data + row * x.stride, x.stride, x.width, to);
           continue;
         }
       }
       for (int r = 0; r < kLanes; ++r) {
-        for (int c = 0; c < x.width; c += kLanes) {
+        for (int c = 0; c < depth_of(x); c += kLanes) {
           const T* from = x.data + (row + r) * x.stride + c;
           store(r < rows ? load(from, x.width - c) : hn::Zero(Floats()), scratch + r * kStride + c);
         }
       }
-      transpose_words(scratch, kStride, x.width, to);
+      transpose_words(scratch, kStride, depth_of(x), to);
     }
   }
 
@@ -151,6 +153,10 @@ struct Fp32 {
   }
 
  private:
+  template <typename T>
+  static HWY_INLINE int depth_of(const Rows<T>& x) {
+    return static_cast<int>(round_up(x.width, kDepthUnit));
+  }
   static HWY_INLINE void zero_rows(int rows, int width, float* out) {
     for (int64_t r = rows; r < round_up(rows, kRowUnit); ++r) {
       std::memset(out + r * kStride, 0, static_cast<size_t>(width) * sizeof(float));

@@ -30,9 +30,10 @@ namespace flashstep::attention_cpu {
 
 Scale split_scale(float scale) {
   // Below float32's smallest normal number no product with a score leaves a trace in the softmax.
-  if (std::abs(scale) < FLT_MIN) return {0, 1};
-  return {std::copysign(1.0f, scale),
-          std::min(std::abs(scale), FLT_MAX / 2) * static_cast<float>(attention_kernel::kLog2E)};
+  if (std::abs(scale) < FLT_MIN) return {0, 1, 1};
+  const float natural = std::min(std::abs(scale), FLT_MAX / 2);
+  return {std::copysign(1.0f, scale), natural,
+          natural * static_cast<float>(attention_kernel::kLog2E)};
 }
 
 HWY_EXPORT(is_avx512);

@@ -8,11 +8,12 @@
 
 namespace flashstep::attention_cpu {
 
-// The factor on scores, in base 2 and without its sign: the sign goes into the packed queries,
-// where it rounds nothing, so that a row's highest score is known before the factor is applied.
+// The factor on scores without its sign: the sign goes into the packed queries, where it rounds
+// nothing, so that a row's highest score is known before the factor is applied.
 struct Scale {
-  float sign;       // 1, -1, or 0 where all scores are 0
-  float magnitude;  // > 0, with the factor log2(e)
+  float sign;     // 1, -1, or 0 where all scores are 0
+  float natural;  // > 0
+  float base_2;   // natural * log2(e)
 };
 
 Scale split_scale(float scale);
@@ -48,7 +49,7 @@ struct BackwardPass {
   Problem problem;
   BackwardPlan plan;
   Scale scale;
-  float* logsumexp = nullptr;  // (B, H, N) in base 2, +infinity for rows that see nothing
+  float* logsumexp = nullptr;  // (B, H, N), +infinity for rows that see nothing
   float* delta = nullptr;      // (B, H, N) sum of out * grad_out, minus grad_logsumexp
   float* grad_q = nullptr;     // (heads of the wave, chunks) partial sums
   float* scratch = nullptr;

@@ -43,12 +43,17 @@ int elements_per_word(const Problem& problem, const Machine& machine) {
   return machine.bf16_dot && problem.element == attention_kernel::Element::kBfloat16 ? 2 : 1;
 }
 
+int depth_of(const Problem& problem, int elements_per_word) {
+  return static_cast<int>(round_up(problem.head_dim, kDepthUnit * elements_per_word));
+}
+
 }  // namespace
 
 ForwardPlan plan_forward(const Problem& problem, const Machine& machine) {
   ForwardPlan plan{};
   plan.elements_per_word = elements_per_word(problem, machine);
   plan.padded_dim = static_cast<int>(round_up(problem.head_dim, kMaxPanel));
+  plan.depth = depth_of(problem, plan.elements_per_word);
   // A tile's keys and values stay in a quarter of the second-level cache while query rows pass by.
   const int64_t key_bytes = 2 * plan.padded_dim * 4 / plan.elements_per_word;
   const int64_t most_keys =
@@ -62,7 +67,7 @@ ForwardPlan plan_forward(const Problem& problem, const Machine& machine) {
   plan.query_tile = equal_tile(problem.n, most_rows / kMaxBlockRows * kMaxBlockRows, kMaxBlockRows);
   plan.query_tiles = ceil_div(problem.n, plan.query_tile);
 
-  plan.key_words = static_cast<int64_t>(plan.key_tile) * problem.head_dim / plan.elements_per_word;
+  plan.key_words = static_cast<int64_t>(plan.key_tile) * plan.depth / plan.elements_per_word;
   plan.tile_words = plan.key_words +
                     static_cast<int64_t>(plan.key_tile) * plan.padded_dim / plan.elements_per_word;
   plan.head_words = plan.tile_words * plan.key_tiles;
@@ -90,6 +95,7 @@ BackwardPlan plan_backward(const Problem& problem, const Machine& machine) {
   BackwardPlan plan{};
   plan.elements_per_word = elements_per_word(problem, machine);
   plan.padded_dim = static_cast<int>(round_up(problem.head_dim, kMaxPanel));
+  plan.depth = depth_of(problem, plan.elements_per_word);
   const int64_t kv_heads = problem.batches * problem.kv_heads;
   // Of T keys and T queries the cache holds K twice, V, grad_k, grad_v, Q twice, grad_out twice and
   // two tiles of scores: three quarters of the second level.
@@ -122,7 +128,7 @@ BackwardPlan plan_backward(const Problem& problem, const Machine& machine) {
   Offsets offsets;
   const int64_t words = plan.elements_per_word;
   const int64_t key_panels = static_cast<int64_t>(plan.key_tile) * plan.padded_dim / words;
-  const int64_t transposed = round_up(plan.key_tile, kMaxPanel) * problem.head_dim / words;
+  const int64_t transposed = round_up(plan.key_tile, kMaxPanel) * plan.depth / words;
   const int64_t query_panels = static_cast<int64_t>(plan.query_tile) * plan.padded_dim / words;
   const int64_t query_rows = plan.query_tile + kMaxBlockRows,
                 key_rows = plan.key_tile + kMaxBlockRows;

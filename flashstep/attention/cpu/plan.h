@@ -24,6 +24,7 @@ struct ForwardPlan {
   bool shared;                                // packed keys serve several tasks
   int elements_per_word;                      // of an operand: 1 float32 or 2 bfloat16
   int padded_dim;                             // head dim up to whole panels
+  int depth;                                  // of a product over it: with zeros to whole units
   int64_t key_words, tile_words, head_words;  // packed keys of a tile; with values; of all tiles
   // Where a worker's arrays begin in its scratch memory, in words.
   int64_t queries, scores, weights, packing, keys, out, top, weight_sum, factor, scratch_words;
@@ -37,7 +38,7 @@ struct BackwardPlan {
   int64_t key_tiles, query_tiles;
   int64_t chunks, tiles_per_chunk;  // of a head's key tiles
   int64_t heads_per_wave;           // key/value heads
-  int elements_per_word, padded_dim;
+  int elements_per_word, padded_dim, depth;
   int64_t grad_q_rows;    // of all query heads of a key/value head, padded
   int64_t grad_q_floats;  // of a chunk
   // Where a worker's arrays begin in its scratch memory, in words.

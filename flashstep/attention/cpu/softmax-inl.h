@@ -1,5 +1,10 @@
-// What happens to a tile of scores between two products. Scores are base-2 logarithms of weights
-// after the factor `scale` = |scale of the problem| * log2(e). Included once per instruction set.
+// What happens to a tile of scores between two products. Scores are those of the products: the
+// factors of `Scale` come here. Included once per instruction set.
+//
+// What is subtracted from a score must be rounded as the score is, or large ones leave the
+// difference of two roundings to the exponential: the highest score is subtracted before the
+// factor, the logsumexp, which knows the factor, from a score that was rounded after it. So no
+// multiplication may be fused with a subtraction that is not written so (CMakeLists.txt).
 #if defined(FLASHSTEP_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHSTEP_ATTENTION_SOFTMAX_INL_H_
 #undef FLASHSTEP_ATTENTION_SOFTMAX_INL_H_
@@ -10,6 +15,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "flashstep/attention/cpu/pass.h"
 #include "flashstep/attention/cpu/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,54 +23,56 @@ namespace flashstep::attention_cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Minimax polynomial of 2^f on [-1/2, 1/2] (Remez), relative error 7.5e-8.
-HWY_INLINE FloatVector exp2_of_fraction(FloatVector f) {
+// Minimax polynomials of 2^f (Remez; in float32 the errors are relative): on [-1/2, 1/2], 2.1e-7,
+// and on [0, 1], 1.4e-7, where 2^0 is 1 exactly. The highest power comes first.
+constexpr float kPowerAroundZero[] = {0.0013276472454890609f, 0.009675540961325169f,
+                                      0.05550713092088699f,   0.24022120237350464f,
+                                      0.6931469440460205f,    1.0000001192092896f};
+constexpr float kPowerUpToOne[] = {0.0018669526325538754f, 0.009017480537295341f,
+                                   0.055799514055252075f,  0.2401645928621292f,
+                                   0.6931512951850891f,    1.0f};
+
+HWY_INLINE FloatVector polynomial(const float (&coefficients)[6], FloatVector f) {
   const Floats d;
-  auto p = hn::Set(d, 0.0013276472454890609f);
-  p = hn::MulAdd(p, f, hn::Set(d, 0.009675540961325169f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.05550713092088699f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.24022120237350464f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469440460205f));
-  return hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f));
+  auto p = hn::Set(d, coefficients[0]);
+  HWY_UNROLL(5)
+  for (int i = 1; i < 6; ++i) p = hn::MulAdd(p, f, hn::Set(d, coefficients[i]));
+  return p;
 }
 
 // 2^x for x <= 127; 0 far below -126; NaN stays NaN.
 HWY_INLINE FloatVector exp2_of(FloatVector x) {
 #if HWY_TARGET == HWY_AVX3
-  // Three instructions that Highway does not know: x rounded to an integer n, x - n (0 where x is
-  // infinite), and the product with 2^n. 7 cycles a vector on Zen 4; the general way takes 10.
-  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-  const __m512 fraction = _mm512_reduce_ps(x.raw, kNearest);
-  const __m512 power = exp2_of_fraction(FloatVector{fraction}).raw;
-  return FloatVector{_mm512_scalef_ps(power, _mm512_roundscale_ps(x.raw, kNearest))};
+  // Two instructions that Highway does not know: x - floor(x) (0 where x is infinite), and the
+  // product with 2^floor(x).
+  constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  const FloatVector fraction{_mm512_reduce_ps(x.raw, kDown)};
+  return FloatVector{_mm512_scalef_ps(polynomial(kPowerUpToOne, fraction).raw, x.raw)};
 #else
   const Floats d;
-  const Words words;
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the lowest bits.
-  const auto magic = hn::Set(d, 12582912.0f);
+  // Adding 1.5 * 2^23 rounds to an integer n, which then stands in the lowest bits; with 127 more
+  // these are the exponent of 2^n. The product keeps NaN.
+  const auto magic = hn::Set(d, 12582912.0f + 127);
   const auto shifted = hn::Add(x, magic);
-  const auto p = exp2_of_fraction(hn::Sub(x, hn::Sub(shifted, magic)));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(words, shifted));
-  const auto power = hn::BitCast(d, hn::Add(hn::BitCast(words, p), exponent));
-  const auto result = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), power);
-  // The integer addition turns some NaNs into numbers.
-  return hn::Or(result, hn::VecFromMask(d, hn::IsNaN(x)));
+  const auto p = polynomial(kPowerAroundZero, hn::Sub(x, hn::Sub(shifted, magic)));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(Words(), shifted)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
 #endif
 }
 
 // The softmax of a block of query rows as far as it has seen keys.
 struct Running {
-  float* top;     // per row: the highest score; -FLT_MAX before the first
-  float* weight;  // kLanes per row: sums of weights relative to 2^top
+  float* top;     // per row: the highest score, before any factor; -FLT_MAX before the first
+  float* weight;  // kLanes per row: sums of weights relative to the top
 };
 
 // Turns `rows` rows of scores into weights relative to the new top, and sets factor[row] to what
 // sums so far must be multiplied with. Columns beyond a row's last visible one get weight 0, up to
 // the end of the last vector.
-HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, float scale,
+HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, const Scale& scale,
                              const Running& running, float* factor) {
   const Floats d;
-  const auto factor_of_score = hn::Set(d, scale);
+  const auto to_base_2 = hn::Set(d, scale.base_2);
   const int end = static_cast<int>(round_up(columns, kLanes));
   alignas(64) float new_top[kMaxBlockRows + kLanes];
   for (int r = 0; r < rows; ++r) {
@@ -79,9 +87,9 @@ HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, 
     }
     auto top = load(row);
     for (int c = kLanes; c < end; c += kLanes) top = hn::Max(top, load(row + c));
-    new_top[r] = std::max(running.top[r], hn::GetLane(hn::MaxOfLanes(d, top)) * scale);
+    new_top[r] = std::max(running.top[r], hn::GetLane(hn::MaxOfLanes(d, top)));
   }
-  for (int r = 0; r < rows; ++r) factor[r] = running.top[r] - new_top[r];
+  for (int r = 0; r < rows; ++r) factor[r] = (running.top[r] - new_top[r]) * scale.base_2;
   for (int r = 0; r < rows; r += kLanes) {
     const int count = rows - r;
     store(exp2_of(load(factor + r, count)), factor + r, count);
@@ -91,7 +99,7 @@ HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, 
     const auto top = hn::Set(d, new_top[r]);
     auto total = hn::Mul(load(running.weight + r * kLanes), hn::Set(d, factor[r]));
     for (int c = 0; c < end; c += kLanes) {
-      const auto p = exp2_of(hn::MulSub(load(row + c), factor_of_score, top));
+      const auto p = exp2_of(hn::Mul(hn::Sub(load(row + c), top), to_base_2));
       store(p, row + c);
       total = hn::Add(total, p);
     }
@@ -102,15 +110,21 @@ HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, 
 
 // Per query row of the backward pass.
 struct Kept {
-  const float* logsumexp;  // base 2; +infinity for a row without visible keys
+  const float* logsumexp;  // natural; +infinity for a row without visible keys
   const float* delta;      // sum of out * grad_out, minus grad_logsumexp
 };
 
+// Weights of scores: exp(scale * score - logsumexp).
+HWY_INLINE FloatVector weights_of(FloatVector scores, FloatVector scale, FloatVector logsumexp) {
+  const auto log2_e = hn::Set(Floats(), static_cast<float>(attention_kernel::kLog2E));
+  return exp2_of(hn::Mul(hn::Sub(hn::Mul(scores, scale), logsumexp), log2_e));
+}
+
 // scores -> weights P, and weight_grads dP -> score gradients P * (dP - delta); 0 where hidden.
 HWY_INLINE void score_gradients(float* scores, float* weight_grads, int rows, int columns,
-                                Shift shift, float scale, const Kept& kept) {
+                                Shift shift, const Scale& scale, const Kept& kept) {
   const Floats d;
-  const auto factor_of_score = hn::Set(d, scale);
+  const auto natural = hn::Set(d, scale.natural);
   const int end = static_cast<int>(round_up(columns, kLanes));
   for (int r = 0; r < rows; ++r) {
     float *s = scores + r * kStride, *g = weight_grads + r * kStride;
@@ -118,13 +132,13 @@ HWY_INLINE void score_gradients(float* scores, float* weight_grads, int rows, in
     const auto logsumexp = hn::Set(d, kept.logsumexp[r]), delta = hn::Set(d, kept.delta[r]);
     int c = 0;
     for (; c + kLanes <= visible; c += kLanes) {
-      const auto p = exp2_of(hn::MulSub(load(s + c), factor_of_score, logsumexp));
+      const auto p = weights_of(load(s + c), natural, logsumexp);
       store(p, s + c);
       store(hn::Mul(p, hn::Sub(load(g + c), delta)), g + c);
     }
     if (c < visible) {
       const auto inside = hn::FirstN(d, static_cast<size_t>(visible - c));
-      const auto p = exp2_of(hn::MulSub(load(s + c), factor_of_score, logsumexp));
+      const auto p = weights_of(load(s + c), natural, logsumexp);
       store(hn::IfThenElseZero(inside, p), s + c);
       store(hn::IfThenElseZero(inside, hn::Mul(p, hn::Sub(load(g + c), delta))), g + c);
       c += kLanes;

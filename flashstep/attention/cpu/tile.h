@@ -21,6 +21,7 @@ constexpr int kMaxTile = 256;  // keys of a tile, and the largest head dim
 constexpr int kStride = kMaxTile + 16;
 constexpr int kMaxBlockRows = 12;  // rows of the largest block of accumulators
 constexpr int kMaxPanel = 32;      // columns of a panel of two AVX-512 vectors
+constexpr int kDepthUnit = 4;      // words: what a transposition takes of a row at once
 
 constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
