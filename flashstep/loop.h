@@ -77,8 +77,8 @@ class Parallelism {
   virtual std::shared_ptr<void> begin_micro_batch(bool /*is_last*/) { return nullptr; }
   // After the last backward: returns when the gradients are those of the global batch.
   virtual void synchronize_gradients() {}
-  // Before an evaluation and a checkpoint: buffers (running statistics), each rank's own while it
-  // trains, become rank 0's, so that a resumed run repeats what one that never stopped does.
+  // Before an evaluation: buffers (running statistics), each rank's own while it trains and in
+  // checkpoints, become rank 0's.
   virtual void synchronize_buffers() {}
   // Parameters that are whole only within call(); null: every rank has all of them.
   virtual ShardedUnits* units() const { return nullptr; }

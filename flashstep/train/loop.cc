@@ -182,7 +182,6 @@ class Loop {
     finish_removing();  // the disk may have no room for one more
     if (log_) log_->sync(step_);
     std::optional<RunLog::Pause> pause(std::in_place, log_.get());
-    job_.parallel->synchronize_buffers();
     Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end

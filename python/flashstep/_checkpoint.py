@@ -139,7 +139,11 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         # From three ranks on the bits of a sum depend on its place in a bucket.
         model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
     if optimizer is not None:
-        stored = {_plain(name): StoredTensor(files, place) for place, name in enumerate(files.names(False))}
+        stored = {
+            _plain(name): StoredTensor(files, place)
+            for place, name in enumerate(files.names(False))
+            if not name.startswith(".buffers/")  # those of the program's other ranks
+        }
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
         if not isinstance(optimizer, ShardedOptimizer):
             loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}
