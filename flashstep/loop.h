@@ -214,6 +214,9 @@ struct Job {
   // writes text with the weights. Empty: not known.
   std::string tokenizer_fingerprint = {};
   std::string config_json = "{}";  // kept in checkpoints
+  // Checkpoints keep the options of the optimizer's groups (rates, decay), and a run that goes on
+  // gets them back. False: it has those that the optimizer was made with; for AdamW alone.
+  bool keeps_options = true;
   // Called on resuming with the config of the checkpoint: throws UserError if the two do not go
   // together.
   std::function<void(const std::string& checkpoint_config_json)> check_config = {};

@@ -15,6 +15,7 @@
 #include "flashstep/ops/kinds.h"
 #include "flashstep/optim.h"
 #include "flashstep/parallel/optimizer_state.h"
+#include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
 
 namespace flashstep {
@@ -22,14 +23,6 @@ namespace {
 
 using torch::Tensor;
 using torch::optim::AdamWOptions;
-
-// Whose class nobody has checked: torch's Optimizer takes groups of any at any time.
-const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
-  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
-  require(options != nullptr,
-          "[AdamW] expected AdamWOptions for each parameter group, got options of another class");
-  return *options;
-}
 
 void check_options(const AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();

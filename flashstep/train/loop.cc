@@ -322,6 +322,7 @@ void check_group(const Job& job) {
 
 LoopResult run(const Job& job, const LoopOptions& options) {
   check_group(job);
+  check_savable(job);
   require(options.steps >= 0, "[train] expected steps of at least 0, got ", options.steps);
   std::optional<RunDirectory> directory;
   if (job.parallel->is_main_rank()) directory.emplace(options.run_directory, options.resume);

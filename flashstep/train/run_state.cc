@@ -1,7 +1,9 @@
 #include "flashstep/train/run_state.h"
 
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +12,7 @@
 #include "flashstep/error.h"
 #include "flashstep/group.h"
 #include "flashstep/train/module_tensors.h"
+#include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
 #include "flashstep/train/rank_buffers.h"
 
@@ -63,8 +66,9 @@ OrderedJson random_state(const Job& job, torch::Device device) {
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
-  std::string data_fingerprint;  // empty: the run had none
-  std::string optimizer_class;   // empty: an earlier version has not written it
+  std::string data_fingerprint;                   // empty: the run had none
+  std::string optimizer_class;                    // empty: an earlier version has not written it
+  std::optional<std::vector<SavedGroup>> groups;  // AdamW's, where they are kept
   RunCounters counters;
   bool is_of_as_many_ranks = false;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
@@ -87,6 +91,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     state.config = json.at("config").dump();
     state.data_fingerprint = json.at("data").value("fingerprint", "");
     state.optimizer_class = json.value("optimizer_class", "");
+    if (json.contains("optimizer")) state.groups = parse_groups(json.at("optimizer").at("groups"));
     state.counters.skipped = json.at("skipped");
     state.counters.skipped_in_a_row = json.at("skipped_in_a_row");
     state.counters.first_held_out_loss = number("first_held_out_loss");
@@ -140,9 +145,17 @@ void check_state(const State& state, int64_t step, const Job& job) {
   require(state.optimizer_class.empty() || state.optimizer_class == own_class,
           "[resume] expected the checkpoint of step ", step, " to be ", own_class,
           "'s, got another optimizer's, ", state.optimizer_class);
+  if (state.groups && job.keeps_options) check_groups(*state.groups, job.optimizer, job.module);
 }
 
 }  // namespace
+
+void check_savable(const Job& job) {
+  OptimizerTensors(job, {}).check_parameters();
+  if (OrderedJson::parse(job.config_json, nullptr, /*allow_exceptions=*/false).is_object()) return;
+  throw AgreedError(flashstep::str("[train] expected job.config_json to be a JSON object, got ",
+                                   job.config_json.substr(0, 100)));
+}
 
 const Group* writing_group(const Job& job) {
   return OptimizerTensors(job, {}).are_divided() ? job.parallel->group() : nullptr;
@@ -186,6 +199,11 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
   if (!job.tokenizer_fingerprint.empty()) state["tokenizer"] = job.tokenizer_fingerprint;
   state["optimizer_class"] = optimizer.class_name();
+  if (optimizer.is_adamw() && job.keeps_options) {  // as Python has it; others' archives hold them
+    state["optimizer"] = {{"class", "AdamW"},
+                          {"groups", write_groups(job.optimizer, job.module)},
+                          {"numbers", OrderedJson::object()}};
+  }
   state["schedule"] = {{"next_update", step + 1}};
   state["skipped"] = counters.skipped;
   state["skipped_in_a_row"] = counters.skipped_in_a_row;
@@ -222,6 +240,7 @@ RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
   const StoredTensors scale = take_out(of_optimizer, "scaler/");
   if (state.is_of_as_many_ranks) load_rank_buffers(job, buffers);
   OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).load(std::move(of_optimizer));
+  if (state.groups && job.keeps_options) set_options(*state.groups, job.optimizer);
   NamedTensors step_state;
   for (const StoredTensor& tensor : scale) step_state.emplace_back(tensor.name, tensor.whole());
   load_step_state(step_state);

@@ -196,7 +196,7 @@ def _optimizer_state(
                 "[checkpoint] expected an optimizer with the groups of parameters that were saved "
                 f"in {path}, got others"
             )
-        groups = [{**other, "params": group["params"]} for group, other in zip(groups, saved)]
+        groups = [{**group, **other, "params": group["params"]} for group, other in zip(groups, saved)]
     return {"state": found, "param_groups": groups}
 
 
