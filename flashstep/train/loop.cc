@@ -1,5 +1,6 @@
 #include "flashstep/loop.h"
 
+#include <cmath>
 #include <future>
 #include <memory>
 #include <optional>
@@ -149,6 +150,9 @@ class Loop {
   double set_learning_rate(int64_t update) {
     if (!job_.learning_rate) return job_.optimizer.param_groups().front().options().get_lr();
     const double rate = job_.learning_rate(update);
+    require(std::isfinite(rate) && rate >= 0,
+            "[train] expected job.learning_rate to give a finite rate of at least 0, got ", rate,
+            " for update ", update);
     for (auto& group : job_.optimizer.param_groups()) group.options().set_lr(rate);
     return rate;
   }
@@ -255,7 +259,7 @@ class Loop {
     if (group() != nullptr) group()->barrier("saving before the end");
   }
 
-  // Skipped steps change nothing: what is saved is finite.
+  // Skipped steps change nothing: what is saved is the state before the first of them.
   [[noreturn]] void give_up() {
     save_before_the_end();
     throw UserError(log_ ? log_->why_given_up() : "[train] stopped by the first rank");
