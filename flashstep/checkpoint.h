@@ -63,20 +63,22 @@ struct SaveOptions {
   GradientScaler* scaler = nullptr;  // fp16's, if there is one
 };
 
-// Writes DIRECTORY/step_00001000/: parameters, buffers, the optimizer's state, the random
-// generators of all ranks, and `step`, the updates that are done. `optimizer` is any, sharded or
-// not; of a fully sharded module flashstep's AdamW. With several ranks (the model is wrapped, or
-// the optimizer sharded) all of them call it; rank 0's directory is written. What was saved before
-// is whole whatever happens, and what fails on one rank (MachineError: a full disk) is thrown on
-// all, who can go on.
+// Writes DIRECTORY/step_00001000/: parameters, buffers (rank 0's, and of other ranks those that
+// differ), the optimizer's state and options, the random generators of all ranks, and `step`, the
+// updates that are done. Changes nothing. `optimizer` is any, sharded or not, of the module's
+// parameters; of a fully sharded module flashstep's AdamW. With several ranks (the model is
+// wrapped, or the optimizer sharded) all of them call it; rank 0's directory is written. What was
+// saved before is whole whatever happens, and what fails on one rank (MachineError: a full disk) is
+// thrown on all, who can go on.
 void save(const std::filesystem::path& directory, ModelRef model,
           torch::optim::Optimizer& optimizer, int64_t step, const SaveOptions& options = {});
 
 // Takes back the newest checkpoint that is whole, and returns its step; 0, and nothing is changed,
-// if there is none. `model` and `optimizer` are those that were saved, on any number of ranks and
-// however sharded. UserError, on all ranks, for a checkpoint of another model (what differs first
-// is named) or another optimizer, for one that may not be read, and if all that is there is
-// damaged. A sentence on stderr for each damaged one that was passed over, which is renamed to
+// if there is none. `model` and `optimizer` are those that were saved, on any number of ranks
+// (on another one all buffers are rank 0's) and however sharded. UserError, on all ranks, for a
+// checkpoint of another model (what differs first is named) or another optimizer, for one that may
+// not be read, and if all that is there is damaged. A sentence on stderr for each damaged one that
+// was passed over, which is renamed to
 // *.damaged and stays. The directory is one program's: what another one has written since is set
 // aside, too.
 int64_t load_if_exists(const std::filesystem::path& directory, ModelRef model,

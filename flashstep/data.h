@@ -34,7 +34,7 @@ struct BatchOptions {
 // (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002, methods 2 and 3).
 class Permutation {
  public:
-  // size >= 1. (seed, stream) names the permutation.
+  // 1 <= size <= 2^63, else UserError. (seed, stream) names the permutation.
   Permutation(uint64_t size, uint64_t seed, uint64_t stream);
   uint64_t operator()(uint64_t index) const;  // index < size
 
@@ -51,7 +51,7 @@ class BatchOrder {
   BatchOrder(uint64_t tokens, const BatchOptions& options, const std::string& name);
 
   // First token of row `row` of this rank's batch; its window is context_length + 1 tokens long.
-  // step >= 0, 0 <= micro_step < micro_steps, 0 <= row < batch_size.
+  // step >= 0, 0 <= micro_step < micro_steps, else UserError; 0 <= row < batch_size.
   uint64_t start(int64_t step, int64_t micro_step, int64_t row) const;
 
   // Windows in an epoch (kEpoch, kSequential); for kRandom, the places where a row may start.

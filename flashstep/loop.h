@@ -77,8 +77,8 @@ class Parallelism {
   virtual std::shared_ptr<void> begin_micro_batch(bool /*is_last*/) { return nullptr; }
   // After the last backward: returns when the gradients are those of the global batch.
   virtual void synchronize_gradients() {}
-  // Before an evaluation and a checkpoint: buffers (running statistics), each rank's own while it
-  // trains, become rank 0's, so that a resumed run repeats what one that never stopped does.
+  // Before an evaluation: buffers (running statistics), each rank's own while it trains and in
+  // checkpoints, become rank 0's.
   virtual void synchronize_buffers() {}
   // Parameters that are whole only within call(); null: every rank has all of them.
   virtual ShardedUnits* units() const { return nullptr; }
@@ -214,6 +214,9 @@ struct Job {
   // writes text with the weights. Empty: not known.
   std::string tokenizer_fingerprint = {};
   std::string config_json = "{}";  // kept in checkpoints
+  // Checkpoints keep the options of the optimizer's groups (rates, decay), and a run that goes on
+  // gets them back. False: it has those that the optimizer was made with; for AdamW alone.
+  bool keeps_options = true;
   // Called on resuming with the config of the checkpoint: throws UserError if the two do not go
   // together.
   std::function<void(const std::string& checkpoint_config_json)> check_config = {};

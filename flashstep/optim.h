@@ -101,8 +101,8 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   static constexpr bool kUpdatesEachElementAlone = true;  // for ShardedOptimizer's flat shards
   static constexpr bool kTakesGradientsOfAnyDtype = true;
 
-  // UserError when a group has options of another class, an option is out of range or a parameter
-  // is not a dense floating-point tensor.
+  // UserError when a group has options of another class, an option is out of range (a step looks
+  // again) or a parameter is not a dense floating-point tensor.
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                  torch::optim::AdamWOptions defaults = {});
   explicit AdamW(std::vector<torch::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
@@ -144,7 +144,8 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
     double value;
     torch::Tensor tensor;  // () float32
   };
-  void round_moments();  // those that there are, to the dtype that they are kept in
+  void check_groups() const;  // which anybody may have added or changed since
+  void round_moments();       // those that there are, to the dtype that they are kept in
   AdamWState& state_of(const torch::Tensor& parameter, bool amsgrad);
   torch::Tensor learning_rate(size_t group, torch::Device device);
   void update(const torch::Tensor& found_inf, const Clipping* clipping);

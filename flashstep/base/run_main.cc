@@ -63,6 +63,8 @@ int run_main(const std::string& program, const std::function<int()>& work) {
     return fail(kMachineFailure, "out of memory");
   } catch (const std::exception& error) {
     return fail(kMachineFailure, sentence_of_others(error.what()));
+  } catch (...) {
+    return fail(kMachineFailure, "stopped by an exception that is no std::exception");
   }
 }
 

@@ -37,6 +37,7 @@ TEST(RunMain, TellsTheCallersMistakeFromTheMachinesFailure) {
   EXPECT_EQ(end_of(file_error(std::errc::filename_too_long)).code, 2);
   EXPECT_EQ(end_of(file_error(std::errc::no_space_on_device)).code, 1);
   EXPECT_EQ(end_of(Interrupted(15, "stopped")).code, 143);
+  EXPECT_EQ(end_of(7).code, 1) << "no std::exception";
 }
 
 // As LibTorch words them: a backtrace stands below.

@@ -35,6 +35,8 @@ Order order_by_name(const std::string& name) {
 
 Permutation::Permutation(uint64_t size, uint64_t seed, uint64_t stream)
     : size_(size), seed_(seed), stream_(stream) {
+  require(size >= 1 && size <= 1ull << 63,  // rows * columns stays below 2^64
+          "[Permutation] expected a size from 1 to 2^63, got ", size);
   rows_ = static_cast<uint64_t>(std::ceil(std::sqrt(static_cast<double>(size))));
   columns_ = (size + rows_ - 1) / rows_;  // rows * columns >= size, by less than one row
 }
@@ -85,6 +87,9 @@ BatchOrder::BatchOrder(uint64_t tokens, const BatchOptions& options, const std::
 
 uint64_t BatchOrder::start(int64_t step, int64_t micro_step, int64_t row) const {
   const BatchOptions& o = options_;
+  require(step >= 0 && micro_step >= 0 && micro_step < o.micro_steps,
+          "[batches] expected a step of at least 0 and a micro-step below ", o.micro_steps,
+          ", got ", step, " and ", micro_step);
   const auto number = static_cast<uint64_t>(
       ((step * o.micro_steps + micro_step) * o.world_size + o.rank) * o.batch_size + row);
   const auto context = static_cast<uint64_t>(o.context_length);

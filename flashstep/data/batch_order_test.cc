@@ -58,6 +58,13 @@ TEST(Permutation, IsOneForEverySmallSizeAndSomeLargeOnes) {
   }
 }
 
+TEST(Permutation, RefusesSizesThatItCannotCount) {
+  EXPECT_THROW(Permutation(0, 1, 2), UserError);
+  EXPECT_THROW(Permutation(~0ull, 1, 2), UserError);
+  const uint64_t largest = 1ull << 63;
+  EXPECT_LT(Permutation(largest, 1, 2)(largest - 1), largest);
+}
+
 TEST(Permutation, HandlesSizesBeyond32Bits) {
   const uint64_t size = (1ull << 40) + 12345;
   const Permutation permutation(size, 1, 2);

@@ -53,6 +53,18 @@ TEST(BatchSampler, TargetsAreTheNextTokens) {
   }
 }
 
+TEST(BatchSampler, RefusesStepsThatAreNone) {
+  const CountingFile counting(500);
+  const TokenFile tokens(counting.path());
+  BatchOptions options;
+  options.context_length = 7;
+  options.micro_steps = 2;
+  const BatchSampler sampler(tokens, options);
+  EXPECT_THROW(sampler.at(-1), UserError);
+  EXPECT_THROW(sampler.at(0, -1), UserError);
+  EXPECT_THROW(sampler.at(0, 2), UserError);
+}
+
 TEST(BatchSampler, RanksTogetherReadTheBatchOfOne) {
   const CountingFile counting(2000);
   const TokenFile tokens(counting.path());

@@ -37,6 +37,7 @@ size_t find_chunk_end(std::string_view text, size_t begin, size_t target_bytes,
 ChunkReader::ChunkReader(std::vector<std::filesystem::path> files, const SpecialTokens& specials,
                          size_t target_bytes)
     : files_(std::move(files)), specials_(specials), target_bytes_(target_bytes) {
+  require(target_bytes >= 1, "[tokenizer] expected chunk_bytes of at least 1, got ", target_bytes);
   for (const std::filesystem::path& file : files_) total_bytes_ += MappedFile(file).size_bytes();
 }
 

@@ -133,6 +133,12 @@ TEST_F(TrainTest, EqualsTheNaiveTrainerOnHardText) {
   }
 }
 
+TEST_F(TrainTest, RefusesChunksOfNothing) {
+  BpeOptions options;
+  options.chunk_bytes = 0;
+  EXPECT_THROW(train_bpe({write("a b")}, options), UserError);
+}
+
 TEST_F(TrainTest, ThreadsAndChunksDoNotMatter) {
   std::mt19937_64 random(3);
   const fs::path text = write(hard_text(random, 30'000));

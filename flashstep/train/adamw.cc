@@ -15,6 +15,7 @@
 #include "flashstep/ops/kinds.h"
 #include "flashstep/optim.h"
 #include "flashstep/parallel/optimizer_state.h"
+#include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
 
 namespace flashstep {
@@ -22,14 +23,6 @@ namespace {
 
 using torch::Tensor;
 using torch::optim::AdamWOptions;
-
-// Whose class nobody has checked: torch's Optimizer takes groups of any at any time.
-const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
-  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
-  require(options != nullptr,
-          "[AdamW] expected AdamWOptions for each parameter group, got options of another class");
-  return *options;
-}
 
 void check_options(const AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();
@@ -93,14 +86,18 @@ void AdamWState::serialize(torch::serialize::InputArchive& archive) {
 AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamWOptions defaults)
     : Optimizer(groups, std::make_unique<AdamWOptions>(defaults)) {
   check_options(defaults);
+  check_groups();
   for (const auto& group : param_groups_) {
-    check_options(options_of(group));
     for (const Tensor& parameter : group.params()) check_parameter(parameter);
   }
 }
 
 AdamW::AdamW(std::vector<Tensor> parameters, AdamWOptions defaults)
     : AdamW({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
+void AdamW::check_groups() const {
+  for (const auto& group : param_groups_) check_options(options_of(group));
+}
 
 AdamWState& AdamW::state_of(const Tensor& parameter, bool amsgrad) {
   auto& slot = state_[parameter.unsafeGetTensorImpl()];
@@ -175,6 +172,7 @@ torch::Tensor AdamW::learning_rate(size_t group, torch::Device device) {
 
 void AdamW::refresh_learning_rates() {
   torch::NoGradGuard no_grad;
+  check_groups();
   for (size_t group = 0; group < param_groups_.size(); ++group) {
     std::set<std::string> devices;
     for (const Tensor& parameter : param_groups_[group].params()) {
@@ -185,6 +183,7 @@ void AdamW::refresh_learning_rates() {
 
 void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
   torch::NoGradGuard no_grad;
+  check_groups();
   std::unordered_set<void*> seen;
   for (size_t index = 0; index < param_groups_.size(); ++index) {
     const auto& group = param_groups_[index];

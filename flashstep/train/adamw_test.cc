@@ -352,6 +352,25 @@ TEST(AdamW, RefusesWhatItCannotTrain) {
   EXPECT_THROW(optimizer.step(), UserError);
 }
 
+// Groups that are added, and options that are set, come without a call of AdamW's.
+TEST(AdamW, RefusesOptionsOutOfRangeWhenAStepIsTaken) {
+  auto parameters = make_parameters();
+  set_gradients(parameters, 0);
+  const std::vector<Tensor> others = {parameters.back()};
+  parameters.pop_back();
+  AdamW optimizer(parameters);
+  const Tensor before = parameters[0].detach().clone();
+  optimizer.add_param_group(
+      torch::optim::OptimizerParamGroup(others, std::make_unique<AdamWOptions>(-1)));
+  testing::expect_sentence([&] { optimizer.step(); }, {"learning rate", "got -1"});
+  EXPECT_TRUE(torch::equal(parameters[0].detach(), before));
+  optimizer.param_groups()[1].options().set_lr(std::nan(""));
+  testing::expect_sentence([&] { optimizer.refresh_learning_rates(); },
+                           {"learning rate", "got nan"});
+  optimizer.param_groups()[1].options().set_lr(1e-3);
+  EXPECT_NO_THROW(optimizer.step());
+}
+
 TEST(AdamW, RefusesStateOfOthers) {
   auto parameters = make_parameters();
   AdamW optimizer(parameters);

@@ -1,5 +1,7 @@
 // Running statistics of several ranks: resumed to the bit, as parameters are.
+#include <csignal>
 #include <filesystem>
+#include <memory>
 #include <unistd.h>
 #include <vector>
 
@@ -7,6 +9,8 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include "flashstep/checkpoint.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
@@ -23,14 +27,36 @@ struct Normalized : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return norm(in(x)); }
 };
 
-// The parameters and buffers after `steps` in all.
+// What forward reads and every rank has for itself: the mean of its inputs so far.
+struct Centered : Normalized {
+  torch::Tensor mean = register_buffer("mean", torch::zeros({4}));
+  torch::Tensor forward(const torch::Tensor& x) {
+    mean.mul_(0.9).add_(x.mean(0), 0.1);
+    return Normalized::forward(x - mean);
+  }
+};
+
+std::vector<torch::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> all;
+  for (const torch::Tensor& t : module.parameters()) all.push_back(t.detach().clone());
+  for (const torch::Tensor& t : module.buffers()) all.push_back(t.clone());
+  return all;
+}
+
+void expect_same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i], b[i])) << a[i] << b[i];
+}
+
+// The parameters and buffers after `steps` in all; a signal comes while step `stop_in` is taken.
 std::vector<torch::Tensor> train(const Group& group, const fs::path& directory, int64_t steps,
-                                 bool sharded) {
+                                 bool sharded, int64_t stop_in = -1) {
   torch::manual_seed(3);
-  Normalized net;
+  Centered net;
   const auto ranks = sharded ? full_sharding(net, group) : data_parallelism(net, group);
   AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(0.1));
   Job job{net, optimizer, [&](int64_t step, int64_t) {
+            if (step == stop_in) ::raise(SIGTERM);
             torch::manual_seed(10 * step + group.rank());
             const torch::Tensor x = torch::randn({6, 4}) + group.rank();
             return ranks->call([&] { return torch::mse_loss(net.forward(x), x.repeat({1, 2})); });
@@ -42,10 +68,12 @@ std::vector<torch::Tensor> train(const Group& group, const fs::path& directory, 
   options.steps = steps;
   options.checkpointing_interval = 3;
   options.quiet = true;
-  run(job, options);
-  std::vector<torch::Tensor> state;
-  for (const torch::Tensor& buffer : net.buffers()) state.push_back(buffer.clone());
-  return state;
+  try {
+    run(job, options);
+  } catch (const Interrupted&) {
+    EXPECT_GE(stop_in, 0);
+  }
+  return tensors_of(net);
 }
 
 void expect_resumed(bool sharded) {
@@ -54,11 +82,10 @@ void expect_resumed(bool sharded) {
     const fs::path own =
         fs::temp_directory_path() / str("flashstep_buffers_", ::getppid(), sharded ? "_s" : "_d");
     const auto straight = train(group, own / "straight", 6, sharded);
-    train(group, own / "resumed", 3, sharded);
-    const auto resumed = train(group, own / "resumed", 6, sharded);
-    ASSERT_EQ(straight.size(), 3u);
-    for (size_t i = 0; i < straight.size(); ++i)
-      EXPECT_TRUE(torch::equal(straight[i], resumed[i])) << straight[i] << resumed[i];
+    train(group, own / "planned", 3, sharded);
+    expect_same(train(group, own / "planned", 6, sharded), straight);
+    train(group, own / "between", 6, sharded, /*stop_in=*/3);  // a checkpoint that nobody planned
+    expect_same(train(group, own / "between", 6, sharded), straight);
     group.all_gather(1.0);
     if (group.is_first()) fs::remove_all(own);
   });
@@ -66,6 +93,51 @@ void expect_resumed(bool sharded) {
 
 TEST(BuffersOfRanks, ResumeToTheBitWithDataParallelism) { expect_resumed(/*sharded=*/false); }
 TEST(BuffersOfRanks, ResumeToTheBitWithFullSharding) { expect_resumed(/*sharded=*/true); }
+
+void step_alone(DistributedDataParallel<Centered>& model, torch::optim::Optimizer& optimizer,
+                int64_t seed) {
+  torch::manual_seed(seed);
+  (model(torch::randn({6, 4}) + static_cast<double>(seed % 10)).pow(2) * torch::arange(8))
+      .mean()
+      .backward();
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+// A loop of one's own; saving changes nothing of what it goes on with.
+TEST(BuffersOfRanks, AreSavedAsEachRankHasThem) {
+  const fs::path own = fs::temp_directory_path() / str("flashstep_buffers_", ::getpid(), "_own");
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const fs::path own = fs::temp_directory_path() / str("flashstep_buffers_", ::getppid(), "_own");
+    std::vector<torch::Tensor> straight, at_save;
+    for (const bool resumes : {false, true}) {
+      torch::manual_seed(3);
+      DistributedDataParallel model(std::make_shared<Centered>(), group);
+      AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0.1));
+      const int64_t begin = resumes ? load_if_exists(own, model, optimizer) : 0;
+      EXPECT_EQ(begin, resumes ? 3 : 0);
+      if (resumes) expect_same(tensors_of(*model.module()), at_save);
+      for (int64_t step = begin; step < 6; ++step) {
+        step_alone(model, optimizer, 10 * step + group.rank());
+        if (resumes || step != 2) continue;
+        at_save = tensors_of(*model.module());
+        save(own, model, optimizer, 3);
+        expect_same(tensors_of(*model.module()), at_save);
+      }
+      if (resumes) expect_same(tensors_of(*model.module()), straight);
+      straight = tensors_of(*model.module());
+    }
+    const auto means = group.all_gather(straight.at(4).sum().item<double>());
+    EXPECT_NE(means[0], means[1]);  // they do differ
+  });
+  Centered net;  // on another number of ranks they are rank 0's
+  AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(0.1));
+  EXPECT_EQ(load_if_exists(own, net, optimizer), 3);
+  const SafetensorsFile saved(checkpoint_directory(own, 3) / "model.safetensors");
+  EXPECT_TRUE(torch::equal(net.mean, saved.tensor("mean")));
+  fs::remove_all(own);
+}
 
 }  // namespace
 }  // namespace flashstep

@@ -1,5 +1,6 @@
 #include "flashstep/loop.h"
 
+#include <cmath>
 #include <future>
 #include <memory>
 #include <optional>
@@ -149,6 +150,9 @@ class Loop {
   double set_learning_rate(int64_t update) {
     if (!job_.learning_rate) return job_.optimizer.param_groups().front().options().get_lr();
     const double rate = job_.learning_rate(update);
+    require(std::isfinite(rate) && rate >= 0,
+            "[train] expected job.learning_rate to give a finite rate of at least 0, got ", rate,
+            " for update ", update);
     for (auto& group : job_.optimizer.param_groups()) group.options().set_lr(rate);
     return rate;
   }
@@ -182,7 +186,6 @@ class Loop {
     finish_removing();  // the disk may have no room for one more
     if (log_) log_->sync(step_);
     std::optional<RunLog::Pause> pause(std::in_place, log_.get());
-    job_.parallel->synchronize_buffers();
     Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
@@ -256,7 +259,7 @@ class Loop {
     if (group() != nullptr) group()->barrier("saving before the end");
   }
 
-  // Skipped steps change nothing: what is saved is finite.
+  // Skipped steps change nothing: what is saved is the state before the first of them.
   [[noreturn]] void give_up() {
     save_before_the_end();
     throw UserError(log_ ? log_->why_given_up() : "[train] stopped by the first rank");
@@ -323,6 +326,7 @@ void check_group(const Job& job) {
 
 LoopResult run(const Job& job, const LoopOptions& options) {
   check_group(job);
+  check_savable(job);
   require(options.steps >= 0, "[train] expected steps of at least 0, got ", options.steps);
   std::optional<RunDirectory> directory;
   if (job.parallel->is_main_rank()) directory.emplace(options.run_directory, options.resume);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/utils.h>
 
 #include "flashstep/error.h"
@@ -39,6 +40,12 @@ NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& p
     if (found != wholes.end()) tensor = found->second;
   }
   return tensors;
+}
+
+void set_value(Tensor tensor, const Tensor& value) {
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
+    return tensor.set_data(value.to(tensor.options(), /*non_blocking=*/false, /*copy=*/true));
+  tensor.copy_(value);
 }
 
 void check_weights(const NamedTensors& own, const StoredTensors& weights,
@@ -78,7 +85,7 @@ void load_module(torch::nn::Module& module, const Parallelism& parallel,
     });
   }
   for (auto [name, tensor] : module_tensors(module)) {  // what is left
-    if (const StoredTensor* const stored = by_name.at(name)) tensor.copy_(stored->whole());
+    if (const StoredTensor* const stored = by_name.at(name)) set_value(tensor, stored->whole());
   }
 }
 

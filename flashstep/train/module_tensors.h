@@ -17,6 +17,10 @@ NamedTensors module_tensors(const torch::nn::Module& module);
 // The same; sharded parameters as they would be whole, on the meta device.
 NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& parallel);
 
+// The elements of `tensor` become those of `value`, which has its shape. One that is expanded, of
+// several elements in one place, gets memory of its own.
+void set_value(at::Tensor tensor, const at::Tensor& value);
+
 // UserError naming what `weights` lack, what they have too much, or what has another shape than in
 // `own`; `source` says where they come from.
 void check_weights(const NamedTensors& own, const StoredTensors& weights,

@@ -1,5 +1,6 @@
 #include "flashstep/train/optimizer_tensors.h"
 
+#include <set>
 #include <sstream>
 #include <typeinfo>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/optimizer_state.h"
+#include "flashstep/train/optimizer_parameters.h"
 
 namespace flashstep {
 namespace {
@@ -62,6 +64,20 @@ std::string OptimizerTensors::class_name() const {
   return c10::demangle(typeid(inside).name());
 }
 
+void OptimizerTensors::check_parameters() const {
+  if (adamw_ == nullptr) return;
+  std::set<void*> others;
+  for (const Tensor& parameter : parameters_of(job_.optimizer))
+    others.insert(parameter.unsafeGetTensorImpl());
+  for (const Tensor& parameter : job_.module.parameters())
+    others.erase(parameter.unsafeGetTensorImpl());
+  if (others.empty()) return;
+  throw AgreedError(flashstep::str(
+      "[checkpoint] expected an optimizer of the module's parameters, got one with ", others.size(),
+      others.size() == 1 ? " that is" : " that are",
+      " not the module's and would be lost: ", "register_parameter() makes it keep them"));
+}
+
 std::vector<NamedPiece> OptimizerTensors::own_pieces(bool first_only) const {
   std::vector<NamedPiece> pieces;
   if (units_ != nullptr) {
@@ -80,6 +96,7 @@ std::vector<NamedPiece> OptimizerTensors::own_pieces(bool first_only) const {
 }
 
 NamedTensors OptimizerTensors::read() const {
+  check_parameters();
   if (adamw_ != nullptr) {
     NamedTensors result;
     for (const NamedPiece& piece : own_pieces(/*first_only=*/true)) {

@@ -26,9 +26,14 @@ class OptimizerTensors {
   // `parameters`: the module's. The job must outlive it.
   OptimizerTensors(const Job& job, NamedTensors parameters);
 
+  bool is_adamw() const { return adamw_ != nullptr; }
   bool are_divided() const {
     return adamw_ != nullptr && (sharded_ != nullptr || units_ != nullptr);
   }
+
+  // AgreedError if AdamW has parameters that are not the module's, whose state has no name to be
+  // kept under.
+  void check_parameters() const;
 
   // Of the optimizer, the one inside of a sharded one: "torch::optim::SGD". An archive does not say
   // whose it is, and torch's Adam takes AdamW's.

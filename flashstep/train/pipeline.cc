@@ -249,6 +249,7 @@ Job make_job(Training& training) {
   job.data_fingerprint = tokens.fingerprint();
   job.tokenizer_fingerprint = training.data.tokenizer.fingerprint();
   job.config_json = write_json(config);
+  job.keeps_options = false;  // the config has them, and may change them
   job.check_config = [&](const std::string& saved_json) {
     Config saved;
     read_json(saved, saved_json, "the checkpoint's config");

@@ -85,8 +85,8 @@ std::string RunLog::why_given_up() const {
       "[train] the loss or a gradient was not finite in ", options_.max_skipped_in_a_row,
       options_.max_skipped_in_a_row == 1 ? " step" : " steps", " in a row, up to step ",
       gave_up_at_,
-      "; expected finite ones: try a lower learning rate or a longer warm-up. A state with "
-      "finite parameters is saved, to be resumed if steps are left");
+      "; expected finite ones: try a lower learning rate or a longer warm-up. The state is "
+      "saved, to be resumed if its parameters are finite and steps are left");
 }
 
 RunLog::Pause::Pause(RunLog* log) : log_(log) {

@@ -42,6 +42,8 @@ class RunLogTest : public ::testing::Test {
     EXPECT_TRUE(log_->gave_up());
     EXPECT_TRUE(contains(log_->why_given_up(), "4 steps in a row, up to step 7;"))
         << log_->why_given_up();
+    EXPECT_FALSE(contains(log_->why_given_up(), "finite parameters"))
+        << "nobody has looked at them";
     EXPECT_EQ(log_->counters().skipped, 10);
     EXPECT_EQ(log_->counters().skipped_in_a_row, 0) << "who resumes is counted anew";
   }

@@ -1,7 +1,9 @@
 #include "flashstep/train/run_state.h"
 
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
@@ -10,7 +12,9 @@
 #include "flashstep/error.h"
 #include "flashstep/group.h"
 #include "flashstep/train/module_tensors.h"
+#include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
+#include "flashstep/train/rank_buffers.h"
 
 namespace flashstep {
 namespace {
@@ -62,9 +66,11 @@ OrderedJson random_state(const Job& job, torch::Device device) {
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
-  std::string data_fingerprint;  // empty: the run had none
-  std::string optimizer_class;   // empty: an earlier version has not written it
+  std::string data_fingerprint;                   // empty: the run had none
+  std::string optimizer_class;                    // empty: an earlier version has not written it
+  std::optional<std::vector<SavedGroup>> groups;  // AdamW's, where they are kept
   RunCounters counters;
+  bool is_of_as_many_ranks = false;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
   std::vector<int64_t> bucket_order;
   double bucket_megabytes = 0;  // 0: to be chosen
@@ -85,6 +91,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     state.config = json.at("config").dump();
     state.data_fingerprint = json.at("data").value("fingerprint", "");
     state.optimizer_class = json.value("optimizer_class", "");
+    if (json.contains("optimizer")) state.groups = parse_groups(json.at("optimizer").at("groups"));
     state.counters.skipped = json.at("skipped");
     state.counters.skipped_in_a_row = json.at("skipped_in_a_row");
     state.counters.first_held_out_loss = number("first_held_out_loss");
@@ -92,17 +99,18 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     state.counters.loss = number("loss");
     const OrderedJson& all_random = json.at("random");
     // Of a run on another number of ranks, the first rank's.
-    const bool has_ranks =
+    state.is_of_as_many_ranks =
         all_random.contains("ranks") &&
         all_random.at("ranks").size() == static_cast<size_t>(parallel.world_size());
     const OrderedJson& random =
-        has_ranks ? all_random.at("ranks").at(static_cast<size_t>(parallel.rank())) : all_random;
+        state.is_of_as_many_ranks ? all_random.at("ranks").at(static_cast<size_t>(parallel.rank()))
+                                  : all_random;
     if (json.contains("bucket_order")) {
       state.bucket_order = json.at("bucket_order").get<std::vector<int64_t>>();
     }
     // Sums are repeated to the bit by as many ranks only. Checkpoints of earlier versions have the
     // size in their config.
-    if (has_ranks) {
+    if (state.is_of_as_many_ranks) {
       const OrderedJson::json_pointer in_config("/config/parallel/bucket_megabytes");
       state.bucket_megabytes = json.value("bucket_megabytes", json.value(in_config, 0.0));
     }
@@ -118,12 +126,13 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
   }
 }
 
-// Splits the trainer's own tensors from the optimizer's by their first name.
-std::pair<StoredTensors, StoredTensors> split_optimizer(StoredTensors tensors) {
-  StoredTensors own, optimizer;
+// The trainer's own tensors lie among the optimizer's.
+StoredTensors take_out(StoredTensors& tensors, const std::string& prefix) {
+  StoredTensors taken, left;
   for (StoredTensor& tensor : tensors)
-    (tensor.name.starts_with("scaler/") ? own : optimizer).push_back(std::move(tensor));
-  return {std::move(own), std::move(optimizer)};
+    (tensor.name.starts_with(prefix) ? taken : left).push_back(std::move(tensor));
+  tensors = std::move(left);
+  return taken;
 }
 
 void check_state(const State& state, int64_t step, const Job& job) {
@@ -136,9 +145,17 @@ void check_state(const State& state, int64_t step, const Job& job) {
   require(state.optimizer_class.empty() || state.optimizer_class == own_class,
           "[resume] expected the checkpoint of step ", step, " to be ", own_class,
           "'s, got another optimizer's, ", state.optimizer_class);
+  if (state.groups && job.keeps_options) check_groups(*state.groups, job.optimizer, job.module);
 }
 
 }  // namespace
+
+void check_savable(const Job& job) {
+  OptimizerTensors(job, {}).check_parameters();
+  if (OrderedJson::parse(job.config_json, nullptr, /*allow_exceptions=*/false).is_object()) return;
+  throw AgreedError(flashstep::str("[train] expected job.config_json to be a JSON object, got ",
+                                   job.config_json.substr(0, 100)));
+}
 
 const Group* writing_group(const Job& job) {
   return OptimizerTensors(job, {}).are_divided() ? job.parallel->group() : nullptr;
@@ -172,6 +189,7 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
       job.parallel->units() != nullptr && job.parallel->group() != nullptr;
   const OptimizerTensors optimizer(job, whole_tensors(job.module, *job.parallel));
   checkpoint.optimizer = optimizer.read();
+  for (auto& buffer : rank_buffers(job)) checkpoint.optimizer.push_back(std::move(buffer));
   if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());
   }
@@ -181,6 +199,11 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
   if (!job.tokenizer_fingerprint.empty()) state["tokenizer"] = job.tokenizer_fingerprint;
   state["optimizer_class"] = optimizer.class_name();
+  if (optimizer.is_adamw() && job.keeps_options) {  // as Python has it; others' archives hold them
+    state["optimizer"] = {{"class", "AdamW"},
+                          {"groups", write_groups(job.optimizer, job.module)},
+                          {"numbers", OrderedJson::object()}};
+  }
   state["schedule"] = {{"next_update", step + 1}};
   state["skipped"] = counters.skipped;
   state["skipped_in_a_row"] = counters.skipped_in_a_row;
@@ -212,10 +235,14 @@ RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
   } catch (const UserError& error) {
     throw AgreedError(error);  // all ranks have read the same
   }
-  auto [own, of_optimizer] = split_optimizer(std::move(checkpoint.optimizer.tensors));
+  StoredTensors of_optimizer = std::move(checkpoint.optimizer.tensors);
+  const StoredTensors buffers = take_out(of_optimizer, kRankBuffers);
+  const StoredTensors scale = take_out(of_optimizer, "scaler/");
+  if (state.is_of_as_many_ranks) load_rank_buffers(job, buffers);
   OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).load(std::move(of_optimizer));
+  if (state.groups && job.keeps_options) set_options(*state.groups, job.optimizer);
   NamedTensors step_state;
-  for (const StoredTensor& tensor : own) step_state.emplace_back(tensor.name, tensor.whole());
+  for (const StoredTensor& tensor : scale) step_state.emplace_back(tensor.name, tensor.whole());
   load_step_state(step_state);
   GradientReducer* const reducer = job.parallel->reducer();
   if (reducer != nullptr && !state.bucket_order.empty()) {

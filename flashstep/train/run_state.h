@@ -22,6 +22,9 @@ struct RunCounters {
   double loss = std::numeric_limits<double>::quiet_NaN();           // of the last step
 };
 
+// AgreedError if a checkpoint could not be made of it, or not be read again.
+void check_savable(const Job& job);
+
 // The ranks each of which has a share of the optimizer's state to write (save_checkpoint); null:
 // rank 0 writes all.
 const Group* writing_group(const Job& job);

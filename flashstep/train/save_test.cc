@@ -395,6 +395,21 @@ TEST(Save, FilesOfOthersAreRefused) {
   EXPECT_EQ(load_if_exists(half.path, net, *adamw), 0);
 }
 
+// Its elements lie in one place, which nothing can be copied to.
+TEST(Save, AnExpandedBufferComesBack) {
+  const Folder folder("expanded");
+  struct Expanded : torch::nn::Module {
+    Tensor weight = register_parameter("weight", torch::ones({2}));
+    Tensor scale = register_buffer("scale", torch::ones({1}).expand({4}));
+  } net;
+  const OptimizerPtr sgd = make(1, net.parameters());
+  save(folder.path, net, *sgd, 1);
+  net.scale[0].mul_(3);
+  EXPECT_EQ(load_if_exists(folder.path, net, *sgd), 1);
+  EXPECT_TRUE(torch::equal(net.scale, torch::ones({4})));
+  EXPECT_TRUE(net.scale.is_same(net.named_buffers()["scale"]));
+}
+
 // All ranks find the mistake, and end with their own sentence.
 TEST(Save, AnotherModelOrOptimizerIsRefusedByAllRanks) {
   testing::run_ranks(3, [](const Environment& environment) {

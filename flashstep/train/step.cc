@@ -49,6 +49,8 @@ TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& op
   require(!parameters_.empty(), "[train] expected a module with parameters, got none");
   require(options_.accumulation_steps >= 1,
           "[train] expected at least 1 micro-batch in a step, got ", options_.accumulation_steps);
+  require(options_.max_norm >= 0, "[train] expected a max_norm of at least 0, got ",
+          options_.max_norm);
   if (options_.precision == Precision::kFloat16)
     scaler_ = std::make_unique<GradientScaler>(device_);
   if (!options_.update_in_backward) return;

@@ -226,5 +226,12 @@ TEST(Step, RefusesALossThatIsNoNumber) {
   EXPECT_THROW(precision_by_name("fp8"), UserError);
 }
 
+TEST(TrainStep, RefusesANormThatIsNone) {
+  testing::TiedToy toy;
+  torch::optim::SGD optimizer(toy.parameters(), 1e-3);
+  for (const double max_norm : {-1.0, std::nan("")})
+    EXPECT_THROW(TrainStep(toy.parameters(), optimizer, {}, {.max_norm = max_norm}), UserError);
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -147,7 +147,11 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         # From three ranks on the bits of a sum depend on its place in a bucket.
         model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
     if optimizer is not None:
-        stored = {_plain(name): StoredTensor(files, place) for place, name in enumerate(files.names(False))}
+        stored = {
+            _plain(name): StoredTensor(files, place)
+            for place, name in enumerate(files.names(False))
+            if not name.startswith(".buffers/")  # those of the program's other ranks
+        }
         if not stored and not kept.get("optimizer"):
             raise ValueError(f"[checkpoint] expected the state of an optimizer in {path}, which was saved without one")
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
@@ -202,7 +206,7 @@ def _optimizer_state(
                 "[checkpoint] expected an optimizer with the groups of parameters that were saved "
                 f"in {path}, got others"
             )
-        groups = [{**other, "params": group["params"]} for group, other in zip(groups, saved)]
+        groups = [{**group, **other, "params": group["params"]} for group, other in zip(groups, saved)]
     return {"state": found, "param_groups": groups}
 
 

@@ -1,0 +1,59 @@
+// What a job gives is looked at before it is used.
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
+#include "flashstep/testing/sentences.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::expect_sentence;
+
+class JobChecks : public ::testing::Test {
+ protected:
+  JobChecks() {
+    options_.run_directory =
+        fs::path(::testing::TempDir()) / flashstep::str("job_checks_", ::getpid());
+    options_.steps = 4;
+    options_.checkpointing_interval = 1;
+    options_.quiet = true;
+    fs::remove_all(options_.run_directory);
+  }
+  ~JobChecks() override { fs::remove_all(options_.run_directory); }
+
+  torch::nn::Linear net_{3, 3};
+  AdamW optimizer_{net_->parameters()};
+  Job job_{*net_, optimizer_, [this](int64_t, int64_t) {
+             return net_->forward(torch::ones({2, 3})).sum();
+           }};
+  LoopOptions options_;
+};
+
+TEST_F(JobChecks, ARateThatIsNoneIsNotUsed) {
+  for (const double none : {std::nan(""), -1e-3, std::numeric_limits<double>::infinity()}) {
+    job_.learning_rate = [&](int64_t t) { return t == 3 ? none : 1e-3; };
+    fs::remove_all(options_.run_directory);
+    expect_sentence([&] { run(job_, options_); }, {"learning_rate", "update 3"});
+    EXPECT_TRUE(net_->weight.isfinite().all().item<bool>());
+    EXPECT_EQ(list_checkpoints(options_.run_directory / "checkpoints").back(), 2);
+  }
+}
+
+TEST_F(JobChecks, AConfigIsAJsonObject) {
+  for (const char* config : {"", "{\"a\": ", "steps: 4", "[1, 2]"}) {
+    job_.config_json = config;
+    expect_sentence([&] { run(job_, options_); }, {"config_json", "JSON object"});
+    EXPECT_FALSE(fs::exists(options_.run_directory));
+  }
+}
+
+}  // namespace
+}  // namespace flashstep

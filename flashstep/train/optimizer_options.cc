@@ -1,0 +1,104 @@
+#include "flashstep/train/optimizer_options.h"
+
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/error.h"
+#include "flashstep/train/module_tensors.h"
+
+namespace flashstep {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+using torch::optim::AdamWOptions;
+
+// The names of each group's parameters; of one that stands in several groups, in the first.
+std::vector<std::vector<std::string>> names_of_groups(const torch::optim::Optimizer& optimizer,
+                                                      const torch::nn::Module& module) {
+  std::unordered_map<void*, std::string> names;
+  for (const auto& [name, tensor] : module_tensors(module))
+    names.emplace(tensor.unsafeGetTensorImpl(), name);
+  std::vector<std::vector<std::string>> groups;
+  std::set<void*> seen;
+  for (const auto& group : optimizer.param_groups()) {
+    groups.emplace_back();
+    for (const torch::Tensor& parameter : group.params()) {
+      const auto found = names.find(parameter.unsafeGetTensorImpl());
+      if (found != names.end() && seen.insert(found->first).second)
+        groups.back().push_back(found->second);
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
+  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
+  require(options != nullptr,
+          "[AdamW] expected AdamWOptions for each parameter group, got options of another class");
+  return *options;
+}
+
+OrderedJson write_groups(const torch::optim::Optimizer& optimizer,
+                         const torch::nn::Module& module) {
+  OrderedJson groups = OrderedJson::array();
+  const auto names = names_of_groups(optimizer, module);
+  for (size_t g = 0; g < names.size(); ++g) {
+    const AdamWOptions& options = options_of(optimizer.param_groups()[g]);
+    const auto [beta1, beta2] = options.betas();
+    groups.push_back({{"lr", options.lr()},
+                      {"betas", {{"tuple", {beta1, beta2}}}},
+                      {"eps", options.eps()},
+                      {"weight_decay", options.weight_decay()},
+                      {"amsgrad", options.amsgrad()},
+                      {"params", names[g]}});
+  }
+  return groups;
+}
+
+std::vector<SavedGroup> parse_groups(const OrderedJson& groups) {
+  std::vector<SavedGroup> saved;
+  for (const OrderedJson& group : groups) {
+    require(!group.value("maximize", false),
+            "[resume] expected an optimizer that minimizes, got one of Python's that maximizes");
+    const OrderedJson& betas = group.at("betas").at("tuple");
+    AdamWOptions options(group.at("lr").get<double>());
+    options.betas({betas.at(0).get<double>(), betas.at(1).get<double>()})
+        .eps(group.at("eps"))
+        .weight_decay(group.at("weight_decay"))
+        .amsgrad(group.at("amsgrad"));
+    saved.push_back({group.at("params"), options});
+  }
+  return saved;
+}
+
+void check_groups(const std::vector<SavedGroup>& saved, const torch::optim::Optimizer& optimizer,
+                  const torch::nn::Module& module) {
+  const auto own = names_of_groups(optimizer, module);
+  require(saved.size() == own.size(), "[resume] expected an optimizer with the ", saved.size(),
+          saved.size() == 1 ? " parameter group" : " parameter groups", " that were saved, got ",
+          own.size());
+  std::unordered_map<std::string, size_t> group_of;
+  for (size_t g = 0; g < saved.size(); ++g) {
+    for (const std::string& name : saved[g].parameters) group_of.emplace(name, g);
+  }
+  for (size_t g = 0; g < own.size(); ++g) {
+    for (const std::string& name : own[g]) {
+      const auto found = group_of.find(name);
+      require_tensor(name, found == group_of.end() || found->second == g, "[resume] expected ",
+                     name, " in group ", found == group_of.end() ? g : found->second,
+                     " of the optimizer, where it was saved, got it in group ", g);
+    }
+  }
+}
+
+void set_options(const std::vector<SavedGroup>& saved, torch::optim::Optimizer& optimizer) {
+  for (size_t g = 0; g < saved.size(); ++g)
+    optimizer.param_groups()[g].set_options(std::make_unique<AdamWOptions>(saved[g].options));
+}
+
+}  // namespace flashstep
