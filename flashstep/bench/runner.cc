@@ -16,6 +16,7 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
+#include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"
 
 namespace flashstep::tools {
@@ -123,6 +124,7 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
               measure::one_line(measure::describe_machine()),
               str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
                   human_seconds(measure::steady_seconds() - begin)));
+  if (measure::remembered_limits_are_too_low()) report.table.notes.push_back(note("low limits"));
   return report;
 }
 
