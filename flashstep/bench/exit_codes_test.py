@@ -108,8 +108,6 @@ bench norm --device cpu --width 64,64: 64
 bench norm --device cpu --pass backward: pass
 bench norm --device cpu --implementations apex: apex
 bench norm --device cpu --calls 0: calls
-bench norm --device cpu --rows 50 --width 32 --implementations compiled --python /no/python: cannot start /no/python
-bench ops --device cpu --rows 256 --width 64 --implementations compiled --python /no/python: cannot start /no/python
 bench tokenizer --peers FOLDER/none.py: none.py
 bench norm --device cpu --out FILE: [--out]
 bench ddp --device cpu --model huge: huge
@@ -293,12 +291,18 @@ class ExitCodesTest(FolderTest):
         self.assertIn("Interrupted: ", output)
         self.assertEqual({file.name: file.read_bytes() for file in folder.iterdir()}, before)
 
-    @unittest.skipIf(Path("/dev/nvidiactl").exists(), "this machine has a GPU")
-    def test_a_list_of_which_all_is_refused_is_a_mistake(self):
-        result = self.run_to_end("bench", "allreduce", "--backend", "nccl")
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertEqual(result.stderr.strip().splitlines()[-1],
-                         "flashstep: [bench allreduce] nccl cuda 2 ranks 1 MB fp32: needs a GPU")
+    def test_where_all_is_refused_that_is_a_mistake(self):
+        compiled = ("--implementations", "compiled", "--python", "/no/python")
+        no_python = "[launch] cannot start /no/python: No such file or directory"
+        lists = {("norm", "--device", "cpu", "--rows", 50, "--width", 32, *compiled): no_python,
+                 ("ops", "--device", "cpu", "--rows", 256, "--width", 64, *compiled): no_python}
+        if not Path("/dev/nvidiactl").exists():
+            lists["allreduce", "--backend", "nccl"] = "[bench allreduce] nccl cuda 2 ranks 1 MB fp32: needs a GPU"
+        for words, sentence in lists.items():
+            with self.subTest(words):
+                result = self.run_to_end("bench", *map(str, words))
+                self.assertEqual(result.returncode, 2, (result.stdout, result.stderr))
+                self.assertEqual(result.stderr.strip().splitlines()[-1], f"flashstep: {sentence}")
 
     def test_a_full_disk(self):
         def judge(name, command):
