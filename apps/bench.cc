@@ -116,7 +116,9 @@ void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line
 
 void show(const tools::BenchReport& report, const std::string& stem) {
   std::cout << tools::to_text(report, terminal_columns(stdout));
-  if (!stem.empty()) tools::save(report, stem);
+  // Cut short before anything was measured: what an earlier call has written stays.
+  const bool is_whole = report.signal == 0 && report.failure.empty();
+  if (!stem.empty() && (is_whole || !report.table.rows.empty())) tools::save(report, stem);
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
   if (!report.failure.empty()) throw MachineError(report.failure);

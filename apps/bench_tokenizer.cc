@@ -28,7 +28,9 @@ void add_bench_tokenizer(CLI::App& bench) {
       ->delimiter(',');
   add("--repeats", options->repeats, "Runs of each case, ours and the peer's in turn");
   add("--python", options->python, "Python with the packages tokenizers, tiktoken and numpy");
-  add("--peers", options->peers, "The peers' script; empty: none");
+  add("--peers", options->peers, "The peers' script; empty: none")
+      ->check(
+          [](const std::string& given) { return given.empty() ? "" : CLI::ExistingFile(given); });
   command->add_option("--out", *stem, "Also write the table to STEM.txt, .md, .csv and .json");
   command->callback([options, stem] {
     options->program = std::filesystem::read_symlink("/proc/self/exe").string();

@@ -77,13 +77,15 @@ void add_launch(CLI::App& app) {
   command
       ->add_option(
           "--stop-seconds", arguments->options.stop_seconds,
-          "How long a rank may take to end after SIGTERM, before it is killed; on GPUs more "
-          "than parallel.silence_seconds and 10")
+          "When a rank has failed: how long the others may take to end after SIGTERM, before they "
+          "are killed; on GPUs more than parallel.silence_seconds and 10")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_flag("--no-label", arguments->no_label, "Leave out \"[rank 2] \" before each line");
   command->footer(
       "When a rank ends with an error, the others are stopped and its exit code is returned.\n"
+      "SIGINT and SIGTERM are passed on, and ranks may save for as long as that takes; by a second "
+      "one they end at once, or are killed.\n"
       "Over several machines: torchrun, mpirun or srun (examples/launch/).");
   command->callback([&app, arguments] { launch_command(app, *arguments); });
 }

@@ -118,8 +118,9 @@ void add_report(CLI::App& app) {
                  "With --redraw: also the sections that nobody asked for yet, as not measured")
       ->needs("--redraw");
   command
-      ->add_option("--minutes", arguments->minutes,
-                   "Begin nothing that is expected to end later; the same command goes on")
+      ->add_option(
+          "--minutes", arguments->minutes,
+          "Begin nothing that is expected to end later; the same command goes on; 0: no limit")
       ->check(CLI::Range(0.0, 1e6));
   command->add_flag("--any-machine", arguments->options.any_machine,
                     "Results of other machines will do, if the same sources and commands made "

@@ -10,4 +10,6 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, 64 << 20);   // bytes: the heap grows in large steps
 }
 
+void give_freed_memory_back() { malloc_trim(/*pad=*/0); }
+
 }  // namespace flashstep

@@ -9,4 +9,8 @@ namespace flashstep {
 // of a small model's step on a CPU). The process keeps the most that it ever needed at once.
 void keep_freed_memory();
 
+// Once: the pages that nothing lies in go back to the kernel, keep_freed_memory() or not. So what
+// is resident next does not depend on what was there before, but for the gaps between what stays.
+void give_freed_memory_back();
+
 }  // namespace flashstep

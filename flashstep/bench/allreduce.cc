@@ -200,7 +200,6 @@ Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links&
                                    "All-reduce, by implementation", allreduce_runs_schema(),
                                    records.where([](const Record& r) { return r.has("seconds"); }));
                              },
-                         .refusals_are_mistakes = false,  // but cells: "needs 4 GPUs"
                          .how_to_read = {note("allreduce")},
                          .findings = allreduce_findings};
   for (const auto& [backend, device] : options.plan.transports) {

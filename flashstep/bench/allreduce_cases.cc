@@ -9,7 +9,6 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/data_sheet.h"
 #include "flashstep/measure/limits.h"
-#include "flashstep/measure/machine.h"
 
 namespace flashstep::tools {
 namespace {
@@ -120,7 +119,7 @@ Links links_of(const std::vector<Transport>& transports, const std::string& gpu_
         links[transport] = {sheet->bytes_per_s, sheet->source};
       continue;
     }
-    const measure::Limits measured = measure::machine_limits(measure::describe_machine(), "link");
+    const measure::Limits measured = measure::remembered_limits("link");
     for (const measure::Limit& limit : measured.limits) {
       if (limit.name == "loopback")
         links[transport] = {

@@ -11,6 +11,7 @@
 #include "flashstep/bench/test_table.h"
 #include "flashstep/bench/turns.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/gpu.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep::tools {
@@ -152,14 +153,25 @@ TEST(AllreduceLinks, AreKnownOrMeasured) {
 }
 
 // Without a GPU, cases of NCCL are cells that say so, and nothing is started.
+// A cell beside what can be measured; where nothing can, the caller's mistake.
 TEST(BenchAllreduce, SaysWhatIsMissing) {
   BenchAllreduceOptions options;
   options.plan = {{{"nccl", "cuda"}}, {1}, {500}, "fp32"};
-  options.program = "/no/such/program";
+  options.program = "/bin/false";
+  try {
+    bench_allreduce(options);
+    ADD_FAILURE() << "expected a UserError";
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(text.starts_with("[bench allreduce] nccl cuda 500 ranks")) << text;
+    EXPECT_TRUE(contains(text, "needs a GPU") || contains(text, "needs 500 GPUs")) << text;
+  }
+  options.plan = {{{"nccl", "cuda"}, {"gloo", "cpu"}}, {1}, {1}, "fp32"};
+  if (!measure::list_gpus().empty()) return;
   const BenchReport report = bench_allreduce(options);
   const std::string text = measure::to_text(report.table);
-  EXPECT_TRUE(contains(text, "needs a GPU") || contains(text, "needs 500 GPUs")) << text;
-  EXPECT_TRUE(contains(text, "Verdict: 0 of 1 cases measured")) << text;
+  EXPECT_TRUE(contains(text, "needs a GPU")) << text;
+  EXPECT_TRUE(contains(text, "Verdict: 0 of 2 cases measured, 1 failed")) << text;
 }
 
 }  // namespace

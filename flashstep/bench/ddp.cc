@@ -219,6 +219,7 @@ Benchmark ddp_benchmark(const BenchReplicaOptions& options) {
       .findings = ddp_findings,
       .pictures = ddp_pictures};
   if (plan.recorded) benchmark.how_to_read.push_back(note("ddp recorded"));
+  if (benchmark.device == "cpu") benchmark.how_to_read.push_back(note("parallel memory on a CPU"));
   return benchmark;
 }
 

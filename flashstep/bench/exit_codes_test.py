@@ -108,6 +108,7 @@ bench norm --device cpu --width 64,64: 64
 bench norm --device cpu --pass backward: pass
 bench norm --device cpu --implementations apex: apex
 bench norm --device cpu --calls 0: calls
+bench tokenizer --peers FOLDER/none.py: none.py
 bench norm --device cpu --out FILE: [--out]
 bench ddp --device cpu --model huge: huge
 bench ddp --device cpu --wrapper fsdp: fsdp
@@ -277,6 +278,31 @@ class ExitCodesTest(FolderTest):
                     os.kill(child, 0)
 
         self.each("long", judge)
+
+    def test_interrupted_before_anything_was_measured(self):
+        norm, folder = COMMANDS["norm"], self.path / "norm"
+        self.assertEqual(self.run_to_end(*norm.words, *norm.short, "--out", folder).returncode, 0)
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        process = self.start(*norm.words, "--rows", 50_000, "--width", 2048, "--implementations", "naive", "--out", folder)
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("Interrupted: ", output)
+        self.assertEqual({file.name: file.read_bytes() for file in folder.iterdir()}, before)
+
+    def test_where_all_is_refused_that_is_a_mistake(self):
+        compiled = ("--implementations", "compiled", "--python", "/no/python")
+        no_python = "[launch] cannot start /no/python: No such file or directory"
+        lists = {("norm", "--device", "cpu", "--rows", 50, "--width", 32, *compiled): no_python,
+                 ("ops", "--device", "cpu", "--rows", 256, "--width", 64, *compiled): no_python}
+        if not Path("/dev/nvidiactl").exists():
+            lists["allreduce", "--backend", "nccl"] = "[bench allreduce] nccl cuda 2 ranks 1 MB fp32: needs a GPU"
+        for words, sentence in lists.items():
+            with self.subTest(words):
+                result = self.run_to_end("bench", *map(str, words))
+                self.assertEqual(result.returncode, 2, (result.stdout, result.stderr))
+                self.assertEqual(result.stderr.strip().splitlines()[-1], f"flashstep: {sentence}")
 
     def test_a_full_disk(self):
         def judge(name, command):

@@ -22,8 +22,10 @@ std::vector<std::string> notes_of_limits(const measure::Machine& machine,
     const std::string note =
         limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
                       "flashstep info again when the machine is quiet."
-                    : str("Measured ", limits.measured_at, " and kept in ",
-                          measure::limits_cache_file(machine).string(), ".");
+        : limits.not_kept.empty()
+            ? str("Measured ", limits.measured_at, " and kept in ",
+                  measure::limits_cache_file(machine).string(), ".")
+            : str("Measured ", limits.measured_at, "; could not be kept: ", limits.not_kept, ".");
     const auto place =
         static_cast<size_t>(std::find(notes.begin(), notes.end(), note) - notes.begin());
     if (place == notes.size()) {

@@ -31,5 +31,13 @@ TEST(LimitsTable, NotesNameTheirDevicesWhereTheyDiffer) {
   EXPECT_TRUE(mixed[1].starts_with("cuda: Other programs were running")) << mixed[1];
 }
 
+TEST(LimitsTable, SaysWhereTheyCouldNotBeKept) {
+  measure::Limits limits = limits_of("cpu", false);
+  limits.not_kept = "the disk is full";
+  const auto notes = limits_table({}, {limits}).notes;
+  ASSERT_GE(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "Measured 2026-11-21 03:15 UTC; could not be kept: the disk is full.");
+}
+
 }  // namespace
 }  // namespace flashstep::tools

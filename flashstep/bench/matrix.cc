@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include "flashstep/base/heap.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/ranks.h"
@@ -227,7 +228,7 @@ std::vector<Record> blanks_of(const MatrixPlan& plan) {
 }
 
 Benchmark matrix_benchmark(const MatrixPlan& plan, const ParallelCase& c) {
-  return {
+  Benchmark benchmark = {
       .command = "bench matrix",
       .title = "Attention x data parallelism",
       .device = c.device,
@@ -237,6 +238,8 @@ Benchmark matrix_benchmark(const MatrixPlan& plan, const ParallelCase& c) {
                  plan.epochs == 1 ? " epoch" : " epochs",
                  plan.most_steps > 0 ? str(" of at most ", plan.most_steps, " steps") : ""),
       .pictures = [c](const Records& records) { return matrix_pictures(records, describe(c)); }};
+  if (c.device == "cpu") benchmark.how_to_read.push_back(note("parallel memory on a CPU"));
+  return benchmark;
 }
 
 }  // namespace
@@ -265,6 +268,7 @@ void bench_matrix_rank(const std::string& task) {
     begin_unit(implementation, *group);
     // Nobody begins with blocks that were cut for another's tensors.
     if (device.is_cuda()) measure::release_cached_gpu_memory();
+    if (device.is_cpu()) give_freed_memory_back();
     Record record{.implementation = implementation};
     Training(plan, implementation, tokens, *group, device).run(record);
     hand_over_record(record);

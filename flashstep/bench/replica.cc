@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "flashstep/amp.h"
+#include "flashstep/base/heap.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/detail/module_synchronizer.h"
@@ -70,6 +71,8 @@ void Replica::divide(const ParallelConfig& division) {
   if (device_.is_cuda()) {
     synchronize(device_);
     measure::release_cached_gpu_memory();
+  } else {
+    give_freed_memory_back();
   }
   if (device_.is_cuda() && workload_.precision == "bf16") {  // as flashstep train has it
     keep_gradients_in(division.wrapper == "torch" ? at::kFloat : at::kBFloat16,

@@ -16,6 +16,7 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
+#include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"
 
 namespace flashstep::tools {
@@ -32,10 +33,13 @@ measure::Table table_of(const Benchmark& benchmark, const Records& records) {
 }
 
 // What was asked for and cannot be done is a cell, unless nothing can.
-void throw_mistake(const Records& records) {
+void throw_mistake(const std::string& command, const Records& records) {
+  if (records.empty()) return;
   if (records.find([](const Record& r) { return r.outcome.status != Status::kRefused; })) return;
-  if (const Record* refused = records.find([](const Record& r) { return r.ours; }))
-    throw UserError(refused->outcome.why);
+  const Record* ours = records.find([](const Record& r) { return r.ours; });
+  const Record& refused = ours != nullptr ? *ours : records.all().front();
+  const std::string& why = refused.outcome.why;
+  throw UserError(why.starts_with('[') ? why : str("[", command, "] ", refused.what, ": ", why));
 }
 
 // `machine`: where it was measured; empty: somewhere else.
@@ -116,13 +120,15 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
   } catch (const c10::Error& error) {
     report.failure = "[bench] LibTorch failed: " + first_line(error.what_without_backtrace());
   }
-  if (report.signal == 0 && benchmark.refusals_are_mistakes) throw_mistake(run.records_);
+  if (report.signal == 0 && benchmark.refusals_are_mistakes)
+    throw_mistake(benchmark.command, run.records_);
   if (report.failure.empty()) report.failure = failure_of(benchmark.command, run.records_);
   if (run.gpu_state_.empty()) run.take_gpu_state();
   fill_report(benchmark, run.records_, report, run.notes_,
               measure::one_line(measure::describe_machine()),
               str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
                   human_seconds(measure::steady_seconds() - begin)));
+  if (measure::remembered_limits_are_too_low()) report.table.notes.push_back(note("low limits"));
   return report;
 }
 

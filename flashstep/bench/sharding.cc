@@ -124,6 +124,7 @@ Benchmark sharding_benchmark(const BenchReplicaOptions& options) {
                          .findings = sharding_findings,
                          .pictures = sharding_pictures};
   if (options.plan.traced) benchmark.how_to_read.push_back(note("sharding update"));
+  if (benchmark.device == "cpu") benchmark.how_to_read.push_back(note("parallel memory on a CPU"));
   return benchmark;
 }
 

@@ -1,5 +1,8 @@
 """Benchmarks of one process as commands: a model by its numbers, and PyTorch beside ours."""
 import importlib.util
+import os
+import subprocess
+import sys
 import sysconfig
 import unittest
 from pathlib import Path
@@ -26,6 +29,19 @@ class BenchSingleTest(FolderTest):
         parameters = 2 * 100 * 48 + 4 * 48 * 48 + 3 * 48 * 80 + 3 * 48
         self.assertAlmostEqual(column(table, "parameters")[0], parameters / 1e6)
         self.assertEqual((column(table, "batch"), column(table, "context")), ([3, 3], [8, 8]))
+
+    def test_limits_that_were_measured_beside_others(self):
+        busy = [sys.executable, "-c", "while True: pass"]
+        others = [subprocess.Popen(busy) for _ in os.sched_getaffinity(0)]
+        try:
+            output = run.well("norm", "--device", "cpu", "--rows", 50, "--width", 32, "--calls", 3, "--implementations",
+                              "flashstep", env=dict(os.environ, XDG_CACHE_HOME=str(self.path))).stdout
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        self.assertEqual(" ".join(output.split()).count("while the limits of this machine were measured: they are too low"), 1)
+        self.assertEqual(list(self.path.glob("flashstep/*")), [])
 
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):

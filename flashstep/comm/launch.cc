@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <map>
+#include <optional>
 #include <poll.h>
 #include <string_view>
 #include <sys/signalfd.h>
@@ -18,6 +20,9 @@ namespace flashstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr auto kSameSignal = std::chrono::milliseconds(500);  // sooner it is not a second one
+constexpr double kLastWordsSeconds = 2;  // of ranks that are asked a second time
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
 
@@ -153,6 +158,8 @@ class Launcher {
   void stop_others();
   void wait_for_news();
   void take_signals();
+  bool is_second(int signal);
+  void kill_after(double seconds);
   void reap();
   void judge(int rank);
   std::string last_words(const Rank& rank) const;
@@ -169,8 +176,9 @@ class Launcher {
   int code_ = 0;              // of the first rank that failed
   bool interrupted_ = false;  // a rank ended because of forwarded_
   bool cut_short_ = false;    // and was killed by it: it was not ready to save anything
+  std::map<int, Clock::time_point> first_came_;  // of SIGINT and SIGTERM
   bool stopping_ = false, killed_ = false;
-  Clock::time_point kill_at_;
+  std::optional<Clock::time_point> kill_at_;
 };
 
 Launcher::~Launcher() {
@@ -212,10 +220,14 @@ void Launcher::signal_all(int signal) {
 void Launcher::stop_others() {
   if (stopping_) return;
   stopping_ = true;
-  kill_at_ =
-      Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.stop_seconds * 1000));
+  kill_after(options_.stop_seconds);
   signal_all(SIGTERM);
   signal_all(SIGCONT);  // a stopped rank takes no SIGTERM
+}
+
+void Launcher::kill_after(double seconds) {
+  const auto at = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  kill_at_ = std::min(kill_at_.value_or(at), at);
 }
 
 void Launcher::wait_for_news() {
@@ -226,8 +238,8 @@ void Launcher::wait_for_news() {
     }
   }
   int timeout_ms = -1;
-  if (stopping_ && !killed_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
+  if (kill_at_ && !killed_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now());
     timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
   }
   poll(sources.data(), sources.size(), timeout_ms);
@@ -236,17 +248,28 @@ void Launcher::wait_for_news() {
       if (stream->from >= 0 && !stream->pass_on(false)) stream->from = -1;
     }
   }
-  if (stopping_ && !killed_ && Clock::now() >= kill_at_) {
+  if (kill_at_ && !killed_ && Clock::now() >= *kill_at_) {
     killed_ = true;
+    if (!stopping_) interrupted_ = cut_short_ = true;
     signal_all(SIGKILL);
   }
 }
 
+// Of the two that people send.
+bool Launcher::is_second(int signal) {
+  if (signal != SIGINT && signal != SIGTERM) return false;
+  const auto [first, is_new] = first_came_.emplace(signal, Clock::now());
+  return !is_new && Clock::now() - first->second >= kSameSignal;
+}
+
+// The first one waits for as long as ranks need to save. By the second one they end at once, or are
+// killed.
 void Launcher::take_signals() {
   while (const int signal = signals_.next()) {
     if (signal == SIGCHLD) continue;  // reap() looks at everyone
     if (asks_for_an_end(signal)) forwarded_ = signal;
     signal_all(signal);
+    if (is_second(signal)) kill_after(std::min(options_.stop_seconds, kLastWordsSeconds));
   }
 }
 

@@ -53,17 +53,20 @@ Launched launch_shell(int ranks, const std::string& script, double stop_seconds 
   return launched;
 }
 
-// The same with two, and a SIGTERM when they have come to their traps.
-Launched launch_and_interrupt(const std::string& script) {
+// The same with two, and a SIGTERM when they have come to their traps, or several.
+Launched launch_and_interrupt(const std::string& script, int signals = 1,
+                              double stop_seconds = 30) {
   sigset_t term, before;  // blocked in both threads, so that the launcher's descriptor gets it
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &term, &before);
-  std::thread interrupter([] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    kill(getpid(), SIGTERM);
+  std::thread interrupter([signals] {
+    for (int i = 0; i < signals; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      kill(getpid(), SIGTERM);
+    }
   });
-  Launched launched = launch_shell(2, script);
+  Launched launched = launch_shell(2, script, stop_seconds);
   interrupter.join();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return launched;
@@ -206,6 +209,21 @@ TEST(Launch, AnInterruptedStartIsNoFailure) {
       "while true; do sleep 0.05; done");
   EXPECT_EQ(launched.code, 143);
   EXPECT_TRUE(contains(launched.err, "[rank 0] lost rank 1\n")) << launched.err;
+  EXPECT_FALSE(contains(launched.err, "[launch]")) << launched.err;
+}
+
+TEST(Launch, TheFirstSignalLeavesTheTimeToSave) {
+  const Launched launched = launch_and_interrupt(
+      "trap 'sleep 1; echo saved; exit 143' TERM; while true; do sleep 0.05; done", 1, 0.1);
+  EXPECT_EQ(launched.code, 143);
+  EXPECT_TRUE(contains(launched.out, "[rank 1] saved\n")) << launched.out;
+}
+
+TEST(Launch, TheSecondSignalKillsTheDeaf) {
+  const Launched launched =
+      launch_and_interrupt("trap '' TERM; for i in $(seq 100); do sleep 0.1; done", 2, 0.5);
+  EXPECT_EQ(launched.code, 143);
+  EXPECT_LT(launched.seconds, 8);
   EXPECT_FALSE(contains(launched.err, "[launch]")) << launched.err;
 }
 

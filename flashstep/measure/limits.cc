@@ -17,6 +17,7 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/data_sheet.h"
+#include "flashstep/measure/others_cpu.h"
 #include "flashstep/measure/stats.h"
 
 namespace flashstep::measure {
@@ -24,6 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr int kFormat = 4;  // of the file and of the way of measuring: raise it when either changes
+constexpr double kMostOfOthers = 0.1;  // of the cores that other programs may keep busy meanwhile
 
 // All that a limit may depend on.
 std::string identity(const Machine& machine) {
@@ -43,7 +45,7 @@ std::optional<Limits> read_cache(const Machine& machine, const std::string& devi
     const Json file = Json::parse(read_file(limits_cache_file(machine)));
     if (file.at("machine") != identity(machine)) return std::nullopt;
     const Json& entry = file.at("devices").at(device);
-    Limits limits{entry.at("measured_at").get<std::string>(), false, {}};
+    Limits limits{.measured_at = entry.at("measured_at").get<std::string>()};
     for (const Json& json : entry.at("limits")) {
       Limit limit{device, json.at("name"), json.at("rate"), json.at("median_rate"),
                   json.at("method")};
@@ -66,7 +68,7 @@ std::string now_utc() {
   return text;
 }
 
-// Do other programs keep more than a tenth of the cores (on a small machine: one) busy? The running
+// Do other programs keep too many cores (on a small machine: one) busy right now? The running
 // threads are the fourth field of /proc/loadavg, "3/512"; this one is among them.
 bool machine_is_busy(int cores) {
   std::vector<double> others;
@@ -77,16 +79,23 @@ bool machine_is_busy(int cores) {
     others.push_back(running - 1);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return median(others) >= std::max(1.0, 0.1 * cores);
+  return median(others) >= std::max(1.0, kMostOfOthers * cores);
+}
+
+// Those that this process has asked for.
+struct Remembered {
+  std::mutex mutex;
+  std::map<std::string, Limits> by_device;
+};
+Remembered& remembered() {
+  static Remembered all;
+  return all;
 }
 
 double remembered_rate(const std::string& device, const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, Limits> known;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!known.contains(device)) known[device] = machine_limits(describe_machine(), device);
   std::vector<std::string> names;
-  for (const Limit& limit : known[device].limits) {
+  const Limits limits = remembered_limits(device);
+  for (const Limit& limit : limits.limits) {
     if (limit.name == name) return limit.rate;
     names.push_back("\"" + limit.name + "\"");
   }
@@ -113,13 +122,30 @@ Limits machine_limits(const Machine& machine, const std::string& device, bool fo
           "[limits] expected a GPU for device cuda, got none");
   if (!force)
     if (auto cached = read_cache(machine, device)) return *cached;
-  Limits limits{now_utc(), machine_is_busy(machine.cores), {}};
+  Limits limits{.measured_at = now_utc(), .busy = machine_is_busy(machine.cores)};
+  const CpuOfOthers others;  // they may begin at any moment
   limits.limits = measure_limits(device);
-  if (!limits.busy) write_limits_cache(machine, device, limits);
+  limits.busy = limits.busy || others.share() > kMostOfOthers;
+  if (!limits.busy) limits.not_kept = write_limits_cache(machine, device, limits);
   return limits;
 }
 
-void write_limits_cache(const Machine& machine, const std::string& device, const Limits& limits) {
+Limits remembered_limits(const std::string& device) {
+  const std::lock_guard<std::mutex> lock(remembered().mutex);
+  auto& known = remembered().by_device;
+  if (!known.contains(device)) known[device] = machine_limits(describe_machine(), device);
+  return known[device];
+}
+
+bool remembered_limits_are_too_low() {
+  const std::lock_guard<std::mutex> lock(remembered().mutex);
+  const auto& known = remembered().by_device;
+  return std::any_of(known.begin(), known.end(),
+                     [](const auto& entry) { return entry.second.busy; });
+}
+
+std::string write_limits_cache(const Machine& machine, const std::string& device,
+                               const Limits& limits) {
   const auto path = limits_cache_file(machine);
   Json file = {{"machine", identity(machine)}, {"devices", Json::object()}};
   try {  // keep what is known of the other device
@@ -138,8 +164,10 @@ void write_limits_cache(const Machine& machine, const std::string& device, const
   try {
     make_directories(path.parent_path());
     write_file(path, file.dump(2) + "\n");
-  } catch (const std::exception&) {  // a read-only home: measured again next time
+  } catch (const std::exception& error) {  // a read-only home: measured again next time
+    return error.what();
   }
+  return "";
 }
 
 double matmul_limit_flops(const std::string& device, const std::string& dtype) {

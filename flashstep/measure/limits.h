@@ -29,8 +29,9 @@ struct Limit {
 
 struct Limits {
   std::string measured_at;  // "2026-11-21 03:15 UTC"
-  bool busy = false;        // other programs were running: the rates are too low
-  std::vector<Limit> limits;
+  bool busy = false;        // other programs ran before or meanwhile: the rates are too low
+  std::vector<Limit> limits = {};
+  std::string not_kept = {};  // why the file could not be written; empty: it could, or `busy`
 };
 
 // The limits of one device ("cpu", "cuda" or "link"), from the cache file of this machine if they
@@ -40,10 +41,15 @@ struct Limits {
 // that cannot be read or written costs a new measurement, nothing else. Call it on one rank only.
 Limits machine_limits(const Machine& machine, const std::string& device, bool force = false);
 
+// The same, remembered in the process: what its shares of a limit are shares of.
+Limits remembered_limits(const std::string& device);
+// Whether any of those that this process has asked for was measured beside other programs.
+bool remembered_limits_are_too_low();
+
 // FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "fp32-split"
 // (products/product.h), "tf32", "bf16", "fp16".
-// On a CPU values of 16 bits may be multiplied in fp32, where that is faster. Remembered in the
-// process. UserError for an unknown pair.
+// On a CPU values of 16 bits may be multiplied in fp32, where that is faster. Of
+// remembered_limits(). UserError for an unknown pair.
 double matmul_limit_flops(const std::string& device, const std::string& dtype);
 
 // Bytes/s: the triad on a CPU, the copy on a GPU.
@@ -54,7 +60,9 @@ std::optional<double> data_sheet_rate(const Machine& machine, const Limit& limit
 
 // ${XDG_CACHE_HOME:-~/.cache}/flashstep/machine-KEY.json, and putting the limits of a device there.
 std::filesystem::path limits_cache_file(const Machine& machine);
-void write_limits_cache(const Machine& machine, const std::string& device, const Limits& limits);
+// Returns why that could not be done; empty: it is done.
+std::string write_limits_cache(const Machine& machine, const std::string& device,
+                               const Limits& limits);
 
 // measure_limits.cc: measures now, without any cache.
 std::vector<Limit> measure_limits(const std::string& device);

@@ -1,5 +1,6 @@
 #include "flashstep/measure/machine.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
@@ -10,6 +11,7 @@
 #include "flashstep/measure/data_sheet.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/step_rates.h"
+#include "flashstep/measure/test_busy_children.h"
 
 namespace flashstep::measure {
 namespace {
@@ -145,10 +147,20 @@ TEST_F(LimitsTest, LinksBetweenRanksAreKeptToo) {
   EXPECT_EQ(data_sheet_rate(other, {.device = "link", .name = "GPU to GPU", .method = ""}), 450e9);
 }
 
+// Quiet when we look, busy half a second later.
+TEST_F(LimitsTest, BesideProgramsThatBeginLaterNothingIsKept) {
+  const BusyChildren others(machine_.cores, std::chrono::milliseconds(400));
+  EXPECT_TRUE(machine_limits(machine_, "cpu").busy);
+  EXPECT_FALSE(std::filesystem::exists(limits_cache_file(machine_)));
+}
+
 TEST_F(LimitsTest, NoPlaceForACache) {
   write_file("/tmp/flashstep_limits_file", "not a folder");
   setenv("XDG_CACHE_HOME", "/tmp/flashstep_limits_file", 1);
-  EXPECT_EQ(machine_limits(machine_, "cpu").limits.size(), 4U);
+  const Limits limits = machine_limits(machine_, "cpu");
+  EXPECT_EQ(limits.limits.size(), 4U);
+  EXPECT_EQ(limits.not_kept.empty(), limits.busy);
+  EXPECT_NE(write_limits_cache(machine_, "cpu", limits), "");
   std::filesystem::remove("/tmp/flashstep_limits_file");
 }
 

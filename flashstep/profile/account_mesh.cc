@@ -105,18 +105,22 @@ void account_batch(const MeshAccount& inputs, measure::Table& table) {
                                     .bytes_per_s = accelerator.bytes_per_s * mesh.tensor_links}) -
       1;
   table.add_row({"most TP ranks", tensor_most, ""});
-  const double at_once = least_tokens(layer, mesh, accelerator, true);
+  Mesh weights_alone = mesh;
+  weights_alone.tensor = 1;
+  const double hidden = least_tokens(layer, weights_alone, accelerator, true);
+  const double in_turn = least_tokens(layer, mesh, accelerator, false);
   derive(table, "forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
          " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
          ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
          "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1");
   derive(table, "weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e, " x ",
-         number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(at_once, 6),
-         " tokens, B / (X Y) = ", number(at_once / count, 5));
+         number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(hidden, 6),
+         " tokens, B / (X Y) = ", number(hidden / count, 5));
   derive(table, "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
          tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches");
-  derive(table, "one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y)) = ",
-         number(least_tokens(layer, mesh, accelerator, false), 6), " tokens");
+  derive(table, "one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y))",
+         std::isfinite(in_turn) ? str(" = ", number(in_turn, 6), " tokens")
+                                : ", whose divisor is not above 0: no batch");
 }
 
 measure::Cell ms(double seconds) { return seconds * 1e3; }

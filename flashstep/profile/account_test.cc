@@ -150,6 +150,11 @@ TEST(Account, OfAMeshThatNoBatchKeepsBusy) {
   const measure::Table account =
       account_mesh({.mesh = {.data = 2, .tensor = 32}});  // 20.8 are most
   EXPECT_EQ(cell_behind(account, {"least batch, axes at once"}, "value"), measure::Cell("none"));
+  // What hides the weights alone does not ask how large Y is: as of the handout's mesh.
+  const measure::Table wide =
+      account_mesh({.mesh = {.data = 16, .tensor = 40, .data_links = 2, .tensor_links = 1}});
+  EXPECT_TRUE(some_line_has(wide.notes, {"weights hidden: ", "= 20,444.4 tokens", "= 31.944"}));
+  for (const std::string& note : wide.notes) EXPECT_EQ(note.find("inf"), note.npos) << note;
 }
 
 // C / W = 2197.78: 1 + 65536 / 2197.78; 1 + 1.5 x 11008 / 2197.78; 1.5 x 65536 x 11008 / 2197.78^2.
@@ -166,6 +171,13 @@ TEST(Account, OfTheHandoutsBounds) {
   // nearer.
   EXPECT_NEAR(most("FSDP 4 x TP 2, at once", "forward"), 224.03, 0.01);
   EXPECT_NEAR(most("FSDP 4 x TP 2, in turn", "forward"), 56.01, 0.01);
+  // At 450 GB/s: 3/4 of 2 x 3 x 4096 x 11008 / 2 bytes, and 1/2 of 2 x 2 x 65536 x 4096 / 4.
+  const auto sent = [&](const char* what) {
+    return entry(account, {"FSDP 4 x TP 2, at once", "forward"}, what);
+  };
+  EXPECT_NEAR(sent("weights sent"), 0.2254, 1e-4);
+  EXPECT_NEAR(sent("activations sent"), 0.2983, 1e-4);
+  EXPECT_TRUE(some_line_has(account.notes, {"weights (X - 1) / X e m D F / (Y W)"}));
 }
 
 // (4, 2048, 2560) in float32 has 80 MiB.

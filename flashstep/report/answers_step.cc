@@ -17,8 +17,11 @@ constexpr double kSmallDeviation = 0.05;
 double deviation_share(const TableRow& row) { return row.number("deviation") / row.number("mean"); }
 
 Facts step_program(const Evidence& evidence) {
-  const TableRows rows = evidence.rows("step");
-  if (rows.empty()) return {};
+  const TableRows all = evidence.rows("step");
+  if (all.empty()) return {};
+  // The command that is named, not those of the preset's other contexts.
+  const TableRows rows =
+      all.if_([&](const TableRow& row) { return row.result == all.front().result; });
   return {{{"command", rows.front().result->made.command},
            {"timed", str(rows.with({"mean"}).size())},
            {"cases", count_of(rows.size(), "case")}}};
