@@ -94,7 +94,8 @@ class CollectiveMessages : public UnitMessages {
 
   void finish_gather(SideStream& stream) override {
     stream.run([&] {
-      for (const auto& work : std::exchange(gathers_, {})) group_.wait(work, gathering_);
+      // Where waiting fails they stay, as what they write to must.
+      for (; !gathers_.empty(); gathers_.pop_back()) group_.wait(gathers_.back(), gathering_);
       gathered_.clear();
     });
     stream.join();

@@ -1,11 +1,13 @@
 // A rank that is killed while the others gather parameters: they throw, and end by themselves.
 #include <chrono>
 #include <csignal>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include "flashstep/base/called_back.h"
 #include "flashstep/error.h"
 #include "flashstep/fully_sharded.h"
 #include "flashstep/testing/ranks.h"
@@ -69,6 +71,31 @@ void lose_a_rank_in_block(int last, int world_size = 3, int shard_ranks = 0) {
 TEST(FullyShardedFaults, ARankIsLostInTheMiddleOfAForward) { lose_a_rank_in_block(1); }
 TEST(FullyShardedFaults, ARankIsLostBeforeBackward) { lose_a_rank_in_block(kBlocks - 1); }
 TEST(FullyShardedFaults, ARankOfAnotherReplicaIsLost) { lose_a_rank_in_block(1, 4, 2); }
+
+// Ctrl-C in a wait for a gather: what others will write to is not freed, and when they come it goes
+// on.
+TEST(FullyShardedFaults, WhatIsInFlightKeepsItsMemory) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    torch::manual_seed(1);
+    FullyShardedDataParallel model(std::make_shared<Net>(), group);
+    const auto x = torch::ones({2, 6});
+    const auto before = model(x);
+    if (group.rank() == 0) {
+      set_wants_to_stop([] { return true; });
+      EXPECT_THROW(model(x), Interrupted);
+      set_wants_to_stop(nullptr);
+      EXPECT_GT(model.units().gathered_bytes(), 0);
+    } else {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      model.forget_step();
+    }
+    EXPECT_TRUE(torch::equal(model(x), before));
+    const torch::NoGradGuard no_grad;
+    model(x);
+    EXPECT_EQ(model.units().gathered_bytes(), 0);
+  });
+}
 
 }  // namespace
 }  // namespace flashstep

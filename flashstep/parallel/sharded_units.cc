@@ -171,7 +171,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     while (!in_flight_.empty()) finish_oldest();
     held_.clear();
     calls_ = {};
-    for (ShardedUnit& unit : units_) unit.reshard(*stream_);
+    for (ShardedUnit& unit : units_) {
+      if (!unit.has_lost_gather()) unit.reshard(*stream_);
+    }
     order_.forget();
     in_backward_ = false;
   }

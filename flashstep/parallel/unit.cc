@@ -172,7 +172,9 @@ void ShardedUnit::start_gather(SideStream& stream) {
 void ShardedUnit::finish_gather(SideStream& stream) {
   if (state_ == State::kWhole) return;
   at::NoGradGuard no_grad;
+  waits_ = true;
   messages_->finish_gather(stream);
+  waits_ = false;
   for (ShardedTensor& t : tensors_) t.tensor.set_data(t.view);
   state_ = State::kWhole;
 }

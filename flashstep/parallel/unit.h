@@ -33,6 +33,8 @@ class ShardedUnit {
   void start_gather(SideStream& stream);
   // Its tensors are whole (on a GPU: when the current stream goes on).
   void finish_gather(SideStream& stream);
+  // Waiting for a gather has failed, and others may still write to its memory: it stays.
+  bool has_lost_gather() const { return state_ == State::kInFlight && waits_; }
   bool is_whole() const { return state_ == State::kWhole; }
   bool is_sharded() const { return state_ == State::kSharded; }
   // Values that its tensors were given in other memory (torch::load, set_data) go into the shards.
@@ -72,6 +74,7 @@ class ShardedUnit {
   at::Tensor room_;  // bytes: what whole tensors lie in, one behind the other, while there are some
   int64_t room_bytes_ = 0;
   State state_ = State::kSharded;
+  bool waits_ = false;  // for a gather
   std::unique_ptr<UnitMessages> messages_;
 };
 
