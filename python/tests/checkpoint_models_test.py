@@ -13,6 +13,7 @@ from torch import nn
 import flashstep
 import nets
 import ranks
+from flashstep._library import operators
 
 
 class Masked(nn.Module):
@@ -110,6 +111,32 @@ class Models(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "expected whole parameters.*got the module in a Fully"):
             flashstep.save_checkpoint(self.path, model=model.module)
         self.assertFalse(os.path.exists(self.path))
+
+    def test_what_a_program_in_c_plus_plus_saves_is_read(self):
+        """Its groups know the options of C++ alone, and other ranks' buffers lie among the optimizer's tensors."""
+        net = torch.nn.Linear(2, 2)
+        moments = [
+            (f"{name}/{kind}", torch.ones_like(parameter))
+            for name, parameter in net.named_parameters()
+            for kind in ("exp_avg", "exp_avg_sq")
+        ]
+        kept = moments + [(f"{name}/step", torch.tensor(4.0)) for name, _ in net.named_parameters()]
+        kept.append((".buffers/1/mean", torch.ones(3)))
+        betas = {"tuple": [0.8, 0.9]}
+        group = {"lr": 0.003, "betas": betas, "eps": 1e-6, "weight_decay": 0.25, "amsgrad": False}
+        groups = [{**group, "params": [name for name, _ in net.named_parameters()]}]
+        state = {"config": {}, "optimizer": {"class": "AdamW", "groups": groups, "numbers": {}}}
+        names, tensors = zip(*((name, parameter.detach()) for name, parameter in net.named_parameters()))
+        others, values = zip(*kept)
+        operators.write_checkpoint(self.path, names, tensors, others, values, 4, json.dumps(state))
+        for make in (torch.optim.AdamW, flashstep.AdamW):
+            optimizer = make(net.parameters(), lr=0.1)
+            self.assertEqual(flashstep.load_checkpoint(self.path, model=net, optimizer=optimizer).step, 4)
+            found = optimizer.param_groups[0]
+            self.assertEqual((found["lr"], found["betas"], found["weight_decay"]), (0.003, (0.8, 0.9), 0.25))
+            net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            self.assertEqual(float(optimizer.state[net.weight]["step"]), 5)
 
     def test_state_of_their_own(self):
         with self.assertRaisesRegex(ValueError, r"without extra state.*got that of 0 \(get_extra_state\)"):

@@ -13,7 +13,6 @@ import torch.distributed as dist
 import flashstep
 import nets
 import ranks
-from flashstep._library import operators
 
 SIZES = {"vocab_size": 300, "context_length": 16, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 48}
 SEED = 1  # of the program, unless its config says otherwise
@@ -189,32 +188,6 @@ class Checkpoints(unittest.TestCase):
             file.write(b"\x55")
         with self.assertRaisesRegex(ValueError, "the file is damaged"):
             flashstep.load_checkpoint(self.path, model=net)
-
-    def test_what_a_program_in_c_plus_plus_saves_is_read(self):
-        """Its groups know the options of C++ alone, and other ranks' buffers lie among the optimizer's tensors."""
-        net = torch.nn.Linear(2, 2)
-        moments = [
-            (f"{name}/{kind}", torch.ones_like(parameter))
-            for name, parameter in net.named_parameters()
-            for kind in ("exp_avg", "exp_avg_sq")
-        ]
-        kept = moments + [(f"{name}/step", torch.tensor(4.0)) for name, _ in net.named_parameters()]
-        kept.append((".buffers/1/mean", torch.ones(3)))
-        betas = {"tuple": [0.8, 0.9]}
-        group = {"lr": 0.003, "betas": betas, "eps": 1e-6, "weight_decay": 0.25, "amsgrad": False}
-        groups = [{**group, "params": [name for name, _ in net.named_parameters()]}]
-        state = {"config": {}, "optimizer": {"class": "AdamW", "groups": groups, "numbers": {}}}
-        names, tensors = zip(*((name, parameter.detach()) for name, parameter in net.named_parameters()))
-        others, values = zip(*kept)
-        operators.write_checkpoint(self.path, names, tensors, others, values, 4, json.dumps(state))
-        for make in (torch.optim.AdamW, flashstep.AdamW):
-            optimizer = make(net.parameters(), lr=0.1)
-            self.assertEqual(flashstep.load_checkpoint(self.path, model=net, optimizer=optimizer).step, 4)
-            found = optimizer.param_groups[0]
-            self.assertEqual((found["lr"], found["betas"], found["weight_decay"]), (0.003, (0.8, 0.9), 0.25))
-            net(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-            self.assertEqual(float(optimizer.state[net.weight]["step"]), 5)
 
     def train(self, steps, rate=1e-3):
         """A run of the program."""
