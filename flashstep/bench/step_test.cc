@@ -251,7 +251,7 @@ TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
   EXPECT_EQ(report.runs.rows.size(), 2u + 3);
   // What the caller asked for cannot be done by anybody: his mistake.
   options.axes.attentions = {"tiled", "cpu"};
-  options.axes.sizes = {"10/16/1/1"};  // a head of 10, which is no multiple of 8
+  options.axes.sizes = {"264/16/1/1"};  // a head of 264, and 256 is the most
   const BenchReport one = bench_step(options);
   EXPECT_EQ(cell_at(one.table, 2, "mean"), measure::Cell("failed"));
   options.axes.attentions = {"cpu"};
