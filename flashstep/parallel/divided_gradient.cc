@@ -41,9 +41,8 @@ class DividedGradient : public c10::TensorImpl {
     throw UserError(
         "[ShardedOptimizer] expected divided gradients (flat shards) to be used by the optimizer "
         "alone, got a call that reads a parameter's .grad, of which this rank has a share: clip by "
-        "the optimizer or flashstep's clip_grad_norm, and end the step by the optimizer's step() "
-        "or "
-        "zero_grad()");
+        "the optimizer or flashstep's clip_grad_norm, and end the step by step() or zero_grad() of "
+        "the optimizer");
   }
 };
 
