@@ -36,6 +36,9 @@ constexpr Rule kSdpaIsFaster[] = {
     {9, 72, 128, 2, int64_t{1} << 28},
 };
 
+// cuDNN's grids have no more places, in batches or in heads.
+constexpr int64_t kMostSdpaHeads = 65535;
+
 int64_t pairs_of(const AttentionProblem& problem) {
   const auto& [scale, causal, diagonal, deterministic] = problem.settings;
   AttentionSize size;
@@ -53,6 +56,7 @@ bool sdpa_is_faster(const AttentionProblem& problem) {
   // cuDNN adds gradients up by atomics: their bits do not repeat.
   if (problem.q.scalar_type() == at::kFloat || problem.settings.deterministic) return false;
   const int64_t d = problem.q.size(-1), heads = problem.q.numel() / (d * problem.q.size(-2));
+  if (heads > kMostSdpaHeads) return false;
   const int64_t pairs = heads * pairs_of(problem);
   const int major = cuda_capability_major(problem.q.device().index());
   for (const Rule& rule : kSdpaIsFaster) {

@@ -1,6 +1,7 @@
 // The kernels of this build, and how tensors reach them.
 #include "flashstep/attention/implementations.h"
 #include "flashstep/base/text.h"
+#include "flashstep/products/product.h"
 
 namespace flashstep::internal {
 
@@ -46,11 +47,7 @@ attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& 
   problem.causal = settings.causal;
   problem.diagonal = settings.diagonal;
   problem.deterministic = settings.deterministic;
-  // Asked by the new name only, which knows what the old one was told: allowTF32CuBLAS() throws
-  // where a program used both.
-  problem.tf32 = q.is_cuda() && q.scalar_type() == at::kFloat &&
-                 at::globalContext().float32Precision(
-                     at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
+  problem.tf32 = q.is_cuda() && q.scalar_type() == at::kFloat && rounds_to_tf32();
   return problem;
 }
 

@@ -148,7 +148,8 @@ Tensor rope_rows(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inv
 // Of rank 4 in x's layout, as the kernel has it.
 Tensor rope_rows_shapes(const Tensor& x, const Tensor& cos, const Tensor& /*sin*/,
                         bool /*inverse*/) {
-  if (x.dim() == 4 && cos.dim() <= 2 && x.sym_stride(-1) == 1) return at::empty_like(x);
+  if (x.dim() == 4 && cos.dim() <= 2 && x.sym_stride(-1) == 1)
+    return internal::empty_with_dense_rows(x);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 

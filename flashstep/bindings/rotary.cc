@@ -4,10 +4,12 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/ops/passes.h"
 
@@ -16,14 +18,29 @@ namespace {
 
 using at::Tensor;
 
+RotaryTables tables_at(const Tensor& positions, int64_t head_dim, double theta) {
+  require(theta > 0, "[rope] expected a theta above 0, got ", theta);
+  const auto options = positions.options().dtype(at::kFloat);
+  const Tensor exponents = -at::arange(0, head_dim, 2, options) / static_cast<double>(head_dim);
+  const Tensor angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(theta, exponents);
+  return {angles.cos(), angles.sin()};
+}
+
 // Tables of positions 0, 1, ...: as long as they were needed, doubled when they are too short.
+// Short ones stay, as a CUDA graph or another stream may still read them: together less than the
+// longest.
 RotaryTables counted_tables(int64_t length, int64_t head_dim, double theta, at::Device device) {
   static std::mutex mutex;
-  static std::map<std::tuple<std::string, int64_t, double>, RotaryTables> made;
+  static std::map<std::tuple<std::string, int64_t, double>, std::vector<RotaryTables>> made;
   const std::lock_guard lock(mutex);
-  RotaryTables& tables = made[{device.str(), head_dim, theta}];
-  const int64_t known = tables.cos.defined() ? tables.cos.size(0) : 0;
+  std::vector<RotaryTables>& tables = made[{device.str(), head_dim, theta}];
+  const int64_t known = tables.empty() ? 0 : tables.back().cos.size(0);
   if (known < length) {
+    // What a graph makes is the graph's, and it copies nothing from the host's memory.
+    if (is_being_captured(device)) {
+      const at::NoGradGuard no_grad;
+      return tables_at(at::arange(length, at::TensorOptions(device)), head_dim, theta);
+    }
     // Whatever mode or transformation the caller is in, the next one gets plain tensors.
     const c10::InferenceMode no_inference(false);
     const c10::impl::ExcludeDispatchKeyGuard no_transformations(
@@ -31,17 +48,9 @@ RotaryTables counted_tables(int64_t length, int64_t head_dim, double theta, at::
                              c10::DispatchKey::FuncTorchDynamicLayerBackMode}) |
         c10::functorch_transforms_ks | c10::python_ks);
     const at::NoGradGuard no_grad;
-    tables = rotary_tables(std::max(length, 2 * known), head_dim, theta).to(device);
+    tables.push_back(rotary_tables(std::max(length, 2 * known), head_dim, theta).to(device));
   }
-  return tables.slice(0, length);
-}
-
-RotaryTables tables_at(const Tensor& positions, int64_t head_dim, double theta) {
-  require(theta > 0, "[rope] expected a theta above 0, got ", theta);
-  const auto options = positions.options().dtype(at::kFloat);
-  const Tensor exponents = -at::arange(0, head_dim, 2, options) / static_cast<double>(head_dim);
-  const Tensor angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(theta, exponents);
-  return {angles.cos(), angles.sin()};
+  return tables.back().slice(0, length);
 }
 
 }  // namespace

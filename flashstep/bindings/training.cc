@@ -30,11 +30,21 @@ void clip(Tensors gradients, const Tensor& norm, double max_norm) {
   clip_to_norm(gradients, norm, max_norm);
 }
 
+// A rate of the CPU is filled in as a number; one of a GPU is read there when the update runs, so
+// that replays of a graph follow it.
+Tensor rate_on(at::Device device, const Tensor& rate) {
+  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+  if (rate.is_cpu()) return at::full({}, rate.item<double>(), options);
+  return rate.detach().to(options).reshape(at::IntArrayRef());
+}
+
 // One update of parameters of any devices and dtypes; steps (), float32, on their devices.
 void adamw_update(Tensors parameters, Tensors gradients, Tensors exp_avgs, Tensors exp_avg_sqs,
-                  Tensors max_exp_avg_sqs, Tensors steps, double learning_rate, double beta1,
+                  Tensors max_exp_avg_sqs, Tensors steps, const Tensor& learning_rate, double beta1,
                   double beta2, double eps, double weight_decay) {
   const at::NoGradGuard no_grad;
+  require(learning_rate.numel() == 1,
+          "[AdamW] expected an lr of one number, got a tensor of shape ", learning_rate.sizes());
   const bool amsgrad = !max_exp_avg_sqs.empty();
   std::map<std::string, AdamWTensors> batches;  // by kind, which one call takes
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -48,8 +58,7 @@ void adamw_update(Tensors parameters, Tensors gradients, Tensors exp_avgs, Tenso
   }
   for (const auto& [kind, batch] : batches) {
     AdamWSettings settings;
-    settings.learning_rate = at::full(
-        {}, learning_rate, at::TensorOptions(batch.parameters[0].device()).dtype(at::kFloat));
+    settings.learning_rate = rate_on(batch.parameters[0].device(), learning_rate);
     settings.beta1 = beta1;
     settings.beta2 = beta2;
     settings.eps = eps;
@@ -95,7 +104,7 @@ void register_training(torch::Library& library) {
   definitions.plain(
       "adamw_(Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] exp_avgs, "
       "Tensor(c!)[] exp_avg_sqs, Tensor(d!)[] max_exp_avg_sqs, Tensor(e!)[] steps, *, "
-      "float learning_rate, float beta1, float beta2, float eps, float weight_decay) -> ()",
+      "Tensor learning_rate, float beta1, float beta2, float eps, float weight_decay) -> ()",
       &adamw_update);
   definitions.plain(
       "cosine_learning_rate(int step, *, float learning_rate, float min_learning_rate, "

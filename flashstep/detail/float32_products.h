@@ -5,7 +5,7 @@ namespace flashstep {
 
 // How float32 is multiplied on GPUs, which have no tensor cores for it.
 enum class Float32Products {
-  kExact,  // in float32, or TF32 where LibTorch is told to (allowTF32CuBLAS)
+  kExact,  // in float32, or TF32 where LibTorch is told to
   // Each number as the sum of two bfloat16, and the three largest of their four products ("bf16x3";
   // Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype", 2019):
   // about 5 times as fast. Relative to the root mean square 5e-6 to 2e-5 from the product, more for

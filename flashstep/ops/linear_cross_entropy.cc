@@ -56,7 +56,7 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
   const int64_t padded = weight.size(0);
   const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
   LossAndGradients made;
-  if (wants_x) made.dx = at::empty_like(x);
+  if (wants_x) made.dx = at::empty(x.sizes(), x.options());
   const int64_t chunk = linear_cross_entropy_rows(rows, padded, x.element_size());
   const Tensor room = at::empty({chunk, padded}, x.options());
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -94,7 +94,7 @@ LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const T
   const int64_t rows = x.size(0);
   LossAndGradients made;
   made.loss = at::zeros({}, x.options().dtype(at::kFloat));
-  if (wants_x) made.dx = at::empty_like(x);
+  if (wants_x) made.dx = at::empty(x.sizes(), x.options());
   if (wants_weight) made.dweight = at::zeros(weight.sizes(), x.options().dtype(at::kFloat));
   const int64_t chunk = linear_cross_entropy_rows(rows, weight.size(0), x.element_size());
   for (int64_t begin = 0; begin < rows; begin += chunk) {

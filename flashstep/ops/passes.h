@@ -24,6 +24,8 @@ std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const 
                                                     const at::Tensor& weight,
                                                     const at::Tensor& rstd);
 
+// Like x, of which it keeps the layout where that has dense rows.
+at::Tensor empty_with_dense_rows(const at::Tensor& x);
 // A rotation's gradient is the rotation by the opposite angle, so forward and backward are one.
 at::Tensor rope_pass(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                      bool inverse);

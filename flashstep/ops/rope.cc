@@ -37,10 +37,16 @@ class FusedRope : public torch::autograd::Function<FusedRope> {
 
 namespace internal {
 
+// Windows that overlap have dense rows, of which empty_like() makes columns.
+at::Tensor empty_with_dense_rows(const at::Tensor& x) {
+  const auto result = at::empty_like(x);
+  return result.sym_stride(-1) == 1 ? result : at::empty_symint(x.sym_sizes(), x.options());
+}
+
 at::Tensor rope_pass(const at::Tensor& x_any, const at::Tensor& cos, const at::Tensor& sin,
                      bool inverse) {
   const auto x = x_any.stride(-1) == 1 ? x_any : x_any.contiguous();
-  auto y = at::empty_like(x);  // keeps the layout of a dense x
+  const auto y = empty_with_dense_rows(x);
   if (x.is_cuda()) {
     rope_cuda(x, cos, sin, inverse, y);
     return y;

@@ -57,7 +57,6 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       units_.emplace_back(units[u], *groups_.shards, options);
       for (size_t i = 0; i < units[u].tensors.size(); ++i) {
         if (!units[u].tensors[i].requires_grad()) continue;
-        units_.back().tensors()[i].is_trained = true;
         trained.push_back(units[u].tensors[i]);
         places_.emplace_back(u, i);
       }

@@ -86,6 +86,7 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
   t.strides = gradient_strides(tensor);
   t.gradient_dtype = gradient_dtype(tensor);
   t.numel = tensor.numel();
+  t.is_trained = tensor.requires_grad();
   t.is_divided = options.shard ? options.shard(name, tensor) : tensor.dim() >= 2;
   const int64_t ranks = t.is_divided ? group_.world_size() : 1;
   const int64_t rank = t.is_divided ? group_.rank() : 0;

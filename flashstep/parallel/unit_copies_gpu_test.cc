@@ -77,6 +77,7 @@ void break_off(std::vector<ShardedUnit>& units, UnitCopies& copies, SideStream& 
     unit.finish_gather(stream);
     give_gradients(unit, rank, 9);
     unit.start_reduction(stream, 0);
+    unit.reshard(stream);
   }
   units.front().start_gather(stream);
   for (ShardedUnit& unit : units) unit.give_up();
@@ -119,7 +120,7 @@ void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c, b
       }
       give_gradients(units[u], group.rank(), round);
       units[u].start_reduction(stream, 0);
-      EXPECT_TRUE(units[u].is_sharded());
+      units[u].reshard(stream);
       if (u > 0) units[u - 1].finish_reduction(stream);
     }
     units.back().finish_reduction(stream);
@@ -149,6 +150,7 @@ void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c, b
     if (group.rank() != 0) t.tensor.mutable_grad() = at::ones_like(t.tensor.detach());
   }
   units[0].start_reduction(stream, std::numeric_limits<double>::quiet_NaN());
+  units[0].reshard(stream);
   units[0].finish_reduction(stream);
   for (const ShardedTensor& t : units[0].tensors())
     EXPECT_TRUE(t.tensor.grad().isnan().all().item<bool>()) << t.name;

@@ -16,6 +16,7 @@
 #include "flashstep/error.h"
 #include "flashstep/products/cuda/counters.h"
 #include "flashstep/products/cuda/split.h"
+#include "flashstep/products/product.h"
 
 namespace flashstep::internal {
 namespace {
@@ -116,7 +117,7 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
                                 const Matrix& d, const void* c, int64_t algorithm,
                                 int* offered = nullptr) {
   auto plan = std::make_unique<Plan>();
-  const bool may_round = a.type == at::kFloat && at::globalContext().allowTF32CuBLAS();
+  const bool may_round = a.type == at::kFloat && rounds_to_tf32();
   cublasLtMatmulDesc_t operation = nullptr;
   check(cublasLtMatmulDescCreate(
             &operation, may_round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -156,7 +157,7 @@ using Key = std::array<int64_t, 20>;
 Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const void* c,
            bool adds) {
   return {device,
-          at::globalContext().allowTF32CuBLAS(),
+          rounds_to_tf32(),
           static_cast<int64_t>(reduction_of(a.type)),
           static_cast<int64_t>(a.type),
           a.rows,
@@ -182,7 +183,7 @@ bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
 // What a table knows the product by; none for tensors that lie otherwise.
 std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
                                      const void* c, bool adds) {
-  if (a.type == at::kFloat) return std::nullopt;  // whose algorithms depend on allowTF32CuBLAS
+  if (a.type == at::kFloat) return std::nullopt;  // whose algorithms depend on rounds_to_tf32()
   if (reduction_of(a.type) != at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK)
     return std::nullopt;  // other algorithms, other numbers
   for (const void* data : {a.data, b.data, d.data, c}) {

@@ -58,6 +58,11 @@ bool internal::splits_products(const Tensor& a) {
          lt_takes(a);
 }
 
+bool internal::rounds_to_tf32() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
+}
+
 void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   check(a, b, d, c);
   if (d.numel() == 0) return;

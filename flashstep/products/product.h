@@ -23,5 +23,9 @@ namespace internal {
 // Whether a product of such tensors is split.
 bool splits_products(const at::Tensor& a);
 
+// Whether a program lets GPUs round float32 operands to TF32, by PyTorch's new switches or its old
+// ones. (allowTF32CuBLAS() knows the old ones, and throws where the new ones were used.)
+bool rounds_to_tf32();
+
 }  // namespace internal
 }  // namespace flashstep

@@ -119,6 +119,29 @@ TEST_F(ProductGpu, SplitsFloat32IntoBFloat16) {
   }
 }
 
+TEST_F(ProductGpu, AsksForTf32AsPyTorchsNewSwitchesSay) {
+  auto& context = at::globalContext();
+  const auto set = [&](at::Float32Precision precision) {
+    context.setFloat32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL, precision);
+  };
+  const Tensor a = randn({256, 512}, at::kFloat), b = randn({512, 128}, at::kFloat);
+  const Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  const Tensor d = at::empty({256, 128}, a.options());
+  const auto error = [&] {
+    product(a, b, d);
+    return ((d - exact).square().mean().sqrt() / exact.square().mean().sqrt()).item<double>();
+  };
+  set(at::Float32Precision::TF32);
+  const double rounded = error();
+  product(a.to(at::kBFloat16), b.to(at::kBFloat16), d);
+  set(at::Float32Precision::IEEE);
+  const double whole = error();
+  context.setAllowTF32CuBLAS(false);
+  EXPECT_GT(rounded, 1e-4);
+  EXPECT_LT(rounded, 1e-3);
+  EXPECT_LT(whole, 1e-6);
+}
+
 TEST_F(ProductGpu, TakesAlgorithmsByTheirNumber) {
   const ProductShape shape = {at::kBFloat16, at::kBFloat16, 512, 768, 256, false, true, false};
   const Tensor a = randn({512, 256}, at::kBFloat16), b = randn({768, 256}, at::kBFloat16).t();

@@ -68,6 +68,11 @@ def _own_kernel(q: Tensor) -> str:
     return q.device.type if takes and q.device.type in ("cpu", "cuda") else "tiled"
 
 
+def _is_nothing(q: Tensor, k: Tensor) -> bool:
+    """Whether there is no query or no key, which no kernel takes."""
+    return q.numel() == 0 or k.numel() == 0
+
+
 def _in_autocast_dtype(x: Tensor) -> Tensor:
     device = x.device.type
     if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
@@ -92,7 +97,8 @@ class FlashAttention(torch.autograd.Function):
 
     @classmethod
     def apply(cls, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        wants_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        if wants_gradient and not _is_nothing(q, k):
             return super().apply(q, k, v, is_causal)
         return _attention(q, k, v, causal=is_causal, implementation=_own_kernel(q))
 
@@ -114,6 +120,12 @@ class FlashAttention(torch.autograd.Function):
 class TiledFlashAttention(torch.autograd.Function):
     """The same from tensor operations on tiles, to be read beside the paper (Dao, "FlashAttention-2", 2023). Any
     D."""
+
+    @classmethod
+    def apply(cls, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+        if _is_nothing(q, k):
+            return _attention(q, k, v, causal=is_causal, implementation="tiled")
+        return super().apply(q, k, v, is_causal)
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:

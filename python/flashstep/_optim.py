@@ -53,6 +53,7 @@ class AdamW(torch.optim.Optimizer):
             gradients = [parameter.grad for parameter in with_gradient]
             if group.get("maximize", False):
                 gradients = [-gradient for gradient in gradients]
+            rate = group["lr"]
             operators.adamw_(
                 with_gradient,
                 gradients,
@@ -60,7 +61,7 @@ class AdamW(torch.optim.Optimizer):
                 [state["exp_avg_sq"] for state in states],
                 [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
                 [state["step"] for state in states],
-                learning_rate=float(group["lr"]),
+                learning_rate=rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device="cpu"),
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
                 eps=group["eps"],
