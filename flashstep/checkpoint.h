@@ -68,8 +68,9 @@ struct SaveOptions {
 // updates that are done. Changes nothing. `optimizer` is any, sharded or not, of the module's
 // parameters; of a fully sharded module flashstep's AdamW. With several ranks (the model is
 // wrapped, or the optimizer sharded) all of them call it; rank 0's directory is written. What was
-// saved before is whole whatever happens, and what fails on one rank (MachineError: a full disk) is
-// thrown on all, who can go on.
+// saved before is whole whatever happens, but for later steps, which are there until the next save
+// (as *.discarded). What fails on one rank (MachineError: a full disk) is thrown on all, who can go
+// on.
 void save(const std::filesystem::path& directory, ModelRef model,
           torch::optim::Optimizer& optimizer, int64_t step, const SaveOptions& options = {});
 
@@ -158,9 +159,9 @@ struct Checkpoint {
 void prepare_checkpoints(const std::filesystem::path& checkpoints);
 
 // Writes `checkpoint` and removes all but the newest `keep` (0 keeps all). Checkpoints of later
-// steps, which belong to a future that was given up, are removed too, unless their state.json or a
-// file's size says that they are damaged (renamed to *.damaged), or they cannot be read for the
-// moment (left alone). What holds other files than a checkpoint's is never removed. Write
+// steps, which belong to a future that was given up, are renamed to *.discarded, which the next save
+// removes, or to *.damaged where their state.json or a file's size says so. Those that cannot be read
+// for the moment are left alone. What holds other files than a checkpoint's is never removed. Write
 // everything else about the step (MetricsLog::sync) before: what is done after the checkpoint may
 // be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
 // there then, and nothing half-written is. Returns the checkpoint's directory.

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
 
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/cost.h"
 
@@ -252,6 +253,7 @@ void Bucket::launch() {
       for (at::Tensor& part : wire_) part.mul_(share_of_mean(averaging_.group.world_size()));
     }
     if (packs()) wire_ = {pack()};
+    is_captured_ = is_being_captured(wire_.front().device());
     work_ = start_reduction(wire_, backend_averages_, averaging_.group, name_,
                             averaging_.peers.get(), packs() ? std::nullopt : kept_at_);
   });
@@ -317,6 +319,11 @@ void Bucket::release() {
   ready_ = 0;
   work_.reset();
   wire_.clear();
+}
+
+void Bucket::give_up() {
+  if (work_ && !is_captured_) averaging_.group.wait(work_, name_);
+  release();
 }
 
 at::Tensor Bucket::slot(size_t slot_index) {

@@ -48,6 +48,9 @@ class Bucket {
   size_t kept_bytes() const;
   // The step is over: the memory belongs to the gradients alone.
   void release();
+  // The same of a step that was broken off: what was started ends first, for it would be written
+  // over the next step's gradients. (A graph that was never replayed has not started what it holds.)
+  void give_up();
 
   // Slot `slot` of this step; takes the bucket's memory if that was not done yet.
   at::Tensor slot(size_t slot);
@@ -94,6 +97,7 @@ class Bucket {
   at::Tensor packed_;  // where small gradients lie from step to step; or undefined
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
   c10::intrusive_ptr<c10d::Work> work_;
+  bool is_captured_ = false;  // it
   std::vector<bool> filled_;
   size_t ready_ = 0;
 };

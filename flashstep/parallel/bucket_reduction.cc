@@ -326,6 +326,10 @@ void BucketReduction::forget_counts() {
 void BucketReduction::forget_step() {
   const std::lock_guard lock(mutex_);
   if (averaging_.scatter) averaging_.scatter->forget();
+  for (Bucket& bucket : buckets_) bucket.give_up();
+  for (const auto& [device, stream] : streams_) {
+    if (!is_being_captured(at::Device(device))) stream.join();
+  }
   begin_next_step();
   holds_own_gradients_ = true;  // those of the step that was broken off
   is_broken_ = false;

@@ -8,6 +8,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/comm/backends.h"
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/unit_messages.h"
@@ -108,6 +109,7 @@ class CollectiveMessages : public UnitMessages {
       if (t.tensor.grad().defined()) stream.keep(t.tensor.grad());
     }
     is_summed_ = false;
+    is_captured_ = is_being_captured(device_);
     stream.run([&] {
       const int64_t ranks = group_.world_size();
       const at::TensorOptions options = at::TensorOptions(device_).dtype(sum_dtype(tensors));
@@ -155,6 +157,17 @@ class CollectiveMessages : public UnitMessages {
     });
   }
 
+  // The others have started, or will start, what this rank has.
+  void give_up(SideStream& stream) override {
+    stream.run([&] {
+      if (reduction_.work && is_captured_ == is_being_captured(device_))
+        (is_summed_ ? *replicas_ : group_).wait(reduction_.work, averaging_);
+    });
+    reduction_ = {};
+    received_.reset();
+    sum_.reset();
+  }
+
  private:
   // What travels, while it does.
   struct Message {
@@ -162,11 +175,14 @@ class CollectiveMessages : public UnitMessages {
     std::vector<Tensor> kept;  // until it has arrived
   };
 
-  // Gloo's of CUDA tensors reads them on the host, and what compares collectives first has none.
+  // Not Gloo: in LibTorch 2.11 each of its threads writes the name of the collective that it has ended
+  // into one std::string, without a lock. ALLGATHER_COALESCED does not fit into the string itself, so
+  // that two that end together free one memory twice. Nor what compares collectives first, which has
+  // none.
   static bool can_coalesce(const Group& group, at::Device device) {
     if (group.world_size() == 1) return false;
     const auto backend = group.process_group().getBackend(device.type());
-    return (device.is_cpu() || backend->getBackendName() == "nccl") && !is_compared(*backend);
+    return backend->getBackendName() == "nccl" && !is_compared(*backend);
   }
 
   // The dtype that all gradients have: 16-bit ones travel as such.
@@ -231,7 +247,7 @@ class CollectiveMessages : public UnitMessages {
   Message reduction_;
   Tensor received_;  // (W, elements): what each rank has sent for this one's shards; or their sum
   Tensor sum_;       // (1, elements): of the tensors that are not divided
-  bool is_summed_ = false;
+  bool is_summed_ = false, is_captured_ = false;  // the reduction
 };
 
 }  // namespace

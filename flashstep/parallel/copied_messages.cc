@@ -232,7 +232,7 @@ class CopiedMessages : public UnitMessages {
     gradients_.clear();
   }
 
-  void give_up() override {
+  void give_up(SideStream& /*stream*/) override {
     arrived_.reset();
     is_copied_.reset();
     done_.reset();

@@ -1,8 +1,10 @@
 // The outermost backward ends with the means of the gradients, whatever it goes through.
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <optional>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -323,6 +325,39 @@ TEST(EndOfBackward, ABackwardThatThrewIsGivenUp) {
         });
         loss_of(net(rows(10 * step + group.rank()))).backward();
         expect_gradients(*net.module(), expected);
+      }
+    }
+  });
+}
+
+// Gradients stay where they are (zero_grad without set_to_none), and what was in flight was written
+// over those of the next step, on ranks that waited for a slow one.
+TEST(EndOfBackward, NothingIsInFlightBehindAStepThatIsGivenUp) {
+  on_ranks(2, [](const Group& group) {
+    for (const Strategy strategy : own_strategies()) {
+      SCOPED_TRACE(strategy_name(strategy));
+      DistributedDataParallel net(std::make_shared<PlainToy>(), group,
+                                  {.strategy = strategy, .bucket_megabytes = 0.0001});
+      const auto backward = [&](double scale, bool breaks_off) {
+        net.zero_grad(/*set_to_none=*/false);
+        const Tensor x = rows(1).requires_grad_();
+        const Tensor y = net(x);
+        if (breaks_off) {
+          x.register_hook([](const Tensor& gradient) -> Tensor {
+            throw std::runtime_error("a loss that breaks off");
+            return gradient;
+          });
+          if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        }
+        (scale * loss_of(y)).backward();
+      };
+      for (int step = 0; step < 3; ++step) backward(1, false);
+      const Tensor right = net.module()->fc3->weight.grad().clone();
+      for (int step = 0; step < 4; ++step) {
+        EXPECT_THROW(backward(1000, true), std::runtime_error);
+        net.reducer().forget_step();
+        backward(1, false);
+        EXPECT_TRUE(torch::equal(net.module()->fc3->weight.grad(), right)) << step;
       }
     }
   });

@@ -10,6 +10,7 @@
 #include "flashstep/base/called_back.h"
 #include "flashstep/error.h"
 #include "flashstep/fully_sharded.h"
+#include "flashstep/ops.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {
@@ -19,9 +20,10 @@ constexpr int kVictim = 1, kBlocks = 4;
 
 struct Block : torch::nn::Module {
   torch::nn::Linear linear{register_module("linear", torch::nn::Linear(6, 6))};
-  bool dies = false;
+  bool dies = false, throws = false;
   torch::Tensor forward(const torch::Tensor& x) {
     if (dies) std::raise(SIGKILL);
+    if (throws) throw std::runtime_error("out of ideas");
     return torch::relu(linear(x));
   }
 };
@@ -71,6 +73,47 @@ void lose_a_rank_in_block(int last, int world_size = 3, int shard_ranks = 0) {
 TEST(FullyShardedFaults, ARankIsLostInTheMiddleOfAForward) { lose_a_rank_in_block(1); }
 TEST(FullyShardedFaults, ARankIsLostBeforeBackward) { lose_a_rank_in_block(kBlocks - 1); }
 TEST(FullyShardedFaults, ARankOfAnotherReplicaIsLost) { lose_a_rank_in_block(1, 4, 2); }
+
+// Blocks that are computed again in backward, where one rank's second block throws: it sends nothing
+// more, and its error is told.
+struct RecomputedNet : Net {
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor y = x;
+    for (const auto& block : *blocks) {
+      auto& own = *std::dynamic_pointer_cast<Block>(block.ptr());
+      y = recompute([&own](const torch::Tensor& input) { return run(own, input); }, y);
+    }
+    return y;
+  }
+};
+
+TEST(FullyShardedFaults, ARankThatThrowsAloneInBackwardSaysWhy) {
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        const Group group(environment);
+        const auto net = std::make_shared<RecomputedNet>();
+        FullyShardedDataParallel model(net, group);
+        const auto x = torch::ones({2, 6}).requires_grad_();
+        for (int step = 0; step < 2; ++step) model(x).sum().backward();
+        const auto loss = model(x).sum();
+        net->blocks[1]->as<Block>()->throws = group.rank() == kVictim;
+        try {
+          loss.backward();
+          ADD_FAILURE() << "expected an exception";
+        } catch (const std::exception& error) {
+          EXPECT_NE(std::string(error.what()).find("out of ideas"), std::string::npos) << error.what();
+          if (group.rank() == kVictim) group.fail(error.what());
+        }
+      },
+      [](testing::Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(30));
+        for (int rank = 0; rank < 2; ++rank) {
+          EXPECT_NE(ranks.all_output().find("out of ideas"), std::string::npos) << ranks.all_output();
+          EXPECT_EQ(ranks.output(rank).find("Failure"), std::string::npos) << ranks.all_output();
+        }
+      });
+}
 
 // Ctrl-C in a wait for a gather: what others will write to is not freed, and when they come it goes
 // on.

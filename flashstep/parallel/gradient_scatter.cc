@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 
@@ -40,7 +41,7 @@ GradientScatter::GradientScatter(std::vector<BucketLayout> layouts, const Group&
 }
 
 // Makes room by taking an earlier bucket, and notes what is known of this one.
-GradientScatter::Bucket& GradientScatter::begin(size_t index, at::ScalarType dtype,
+GradientScatter::Bucket& GradientScatter::begin(size_t index, const at::Tensor& gradient,
                                                 std::vector<bool> has_gradient,
                                                 const ScatterOptions& options, bool in_place,
                                                 SideStream& stream) {
@@ -51,7 +52,8 @@ GradientScatter::Bucket& GradientScatter::begin(size_t index, at::ScalarType dty
   }
   Bucket& bucket = buckets_[index];
   bucket.stream = &stream;
-  bucket.dtype = dtype;
+  bucket.dtype = gradient.scalar_type();
+  bucket.is_captured = is_being_captured(gradient.device());
   bucket.widens = options.widens;
   bucket.name = options.name;
   bucket.has_gradient = std::move(has_gradient);
@@ -63,7 +65,7 @@ void GradientScatter::launch(size_t index, at::Tensor flat, std::vector<bool> ha
   // The bucket was made for another stream; it must not go to others before this one has read it.
   stream.keep(flat);
   stream.run([&] {
-    Bucket& bucket = begin(index, flat.scalar_type(), std::move(has_gradient), options,
+    Bucket& bucket = begin(index, flat, std::move(has_gradient), options,
                            /*in_place=*/false, stream);
     bucket.flat = options.communication_dtype ? flat.to(*options.communication_dtype) : flat;
     bucket.part = at::empty({flat.numel() / group_.world_size()}, bucket.flat.options());
@@ -78,7 +80,7 @@ void GradientScatter::launch_in_place(size_t index, std::vector<at::Tensor> piec
                                       SideStream& stream) {
   for (const at::Tensor& piece : pieces) stream.keep(piece);
   stream.run([&] {
-    Bucket& bucket = begin(index, pieces.front().scalar_type(), std::move(has_gradient), options,
+    Bucket& bucket = begin(index, pieces.front(), std::move(has_gradient), options,
                            /*in_place=*/true, stream);
     for (at::Tensor& piece : pieces) {
       if (options.communication_dtype) piece = piece.to(*options.communication_dtype);
@@ -164,6 +166,13 @@ bool GradientScatter::has_gradient(size_t index, size_t slot) const {
 bool GradientScatter::holds_means() const {
   return std::any_of(buckets_.begin(), buckets_.end(),
                      [](const Bucket& bucket) { return bucket.holds_means(); });
+}
+
+void GradientScatter::forget() {
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.work && !bucket.is_captured) group_.wait(bucket.work, bucket.name);
+  }
+  buckets_.assign(layouts_.size(), {});
 }
 
 void GradientScatter::clear() {

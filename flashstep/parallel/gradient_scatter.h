@@ -76,7 +76,7 @@ class GradientScatter {
   void clear();
   // Whether means lie here that no update has used. The same on all ranks.
   bool holds_means() const;
-  void forget() { buckets_.assign(layouts_.size(), {}); }  // what is in flight, too
+  void forget();  // what is in flight, too, when it has ended
 
  private:
   struct Bucket {
@@ -89,12 +89,13 @@ class GradientScatter {
     bool widens = false;
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
+    bool is_captured = false;      // it: a graph that was never replayed has not started it
     SideStream* stream = nullptr;  // from which it was sent
     std::string name;
     bool is_taken_aside = false;  // by kernels of the side stream
     bool holds_means() const { return part.defined() || !own.empty(); }
   };
-  Bucket& begin(size_t bucket, at::ScalarType dtype, std::vector<bool> has_gradient,
+  Bucket& begin(size_t bucket, const at::Tensor& gradient, std::vector<bool> has_gradient,
                 const ScatterOptions& options, bool in_place, SideStream& stream);
   void take(Bucket& bucket);
   void keep_own(Bucket& bucket);

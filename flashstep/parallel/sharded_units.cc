@@ -156,7 +156,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
 
   void abandon() override {
     const std::lock_guard lock(mutex_);
-    for (ShardedUnit& unit : units_) unit.give_up();
+    for (ShardedUnit& unit : units_) unit.give_up(*stream_);
     if (copies_) copies_->give_up(*stream_);
     // What is freed below may still be read by copies.
     if (!is_being_captured(device_)) stream_->join();

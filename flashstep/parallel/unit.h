@@ -57,7 +57,7 @@ class ShardedUnit {
   // joined).
   void finish_reduction(SideStream& stream);
 
-  void give_up() { messages_->give_up(); }  // as UnitMessages
+  void give_up(SideStream& stream) { messages_->give_up(stream); }  // as UnitMessages
 
   // One of its tensors whole, in its own dtype: a copy. All ranks of the group call it.
   at::Tensor gather_copy(const ShardedTensor& t) const;

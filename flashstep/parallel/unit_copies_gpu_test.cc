@@ -80,7 +80,7 @@ void break_off(std::vector<ShardedUnit>& units, UnitCopies& copies, SideStream& 
     unit.reshard(stream);
   }
   units.front().start_gather(stream);
-  for (ShardedUnit& unit : units) unit.give_up();
+  for (ShardedUnit& unit : units) unit.give_up(stream);
   copies.give_up(stream);
   stream.join();
   for (ShardedUnit& unit : units) {

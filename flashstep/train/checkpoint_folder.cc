@@ -165,11 +165,11 @@ void set_later_aside(const fs::path& checkpoints, int64_t step, Compared compare
 
 std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t newest_step,
                                         int64_t keep) {
-  set_later_aside(checkpoints, newest_step, Compared::kSizes);  // other ranks wait
   std::vector<fs::path> aside;
   for (const fs::path& entry : entries(checkpoints)) {
     if (!named_before(entry, kDiscarded).empty()) aside.push_back(entry);
   }
+  set_later_aside(checkpoints, newest_step, Compared::kSizes);  // other ranks wait
   std::vector<int64_t> steps = list_checkpoints(checkpoints);
   std::erase_if(steps, [&](int64_t step) { return step > newest_step; });
   const int64_t surplus = keep == 0 ? 0 : static_cast<int64_t>(steps.size()) - keep;

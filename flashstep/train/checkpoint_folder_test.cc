@@ -67,6 +67,18 @@ TEST_F(CheckpointFolderTest, AFutureThatWasGivenUpDoesNotComeBack) {
   EXPECT_EQ(names(), (std::vector<std::string>{"step_00000003", "step_00000005.damaged"}));
 }
 
+// A run that began anew in a folder of checkpoints: they are there until its second save.
+TEST_F(CheckpointFolderTest, WhatASaveSetsAsideIsThereUntilTheNext) {
+  for (const int64_t step : {10, 20, 30}) save(step, 0);
+  save(5, 0);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"step_00000005", "step_00000010.discarded",
+                                      "step_00000020.discarded", "step_00000030.discarded"}));
+  EXPECT_EQ(newest(), 5);
+  save(6, 0);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000005", "step_00000006"}));
+}
+
 TEST_F(CheckpointFolderTest, DamagedOnesStayUnderAnotherName) {
   for (int i = 0; i < 2; ++i) {  // the name is taken the second time
     save(1), save(2);

@@ -142,10 +142,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     surplus = [name for name in places if name not in own and name not in passing]  # earlier versions wrote those
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
-    buckets = kept.get("buckets") or {}
-    if isinstance(model, DistributedDataParallel) and buckets.get("order"):  # divided gradients have none
-        # From three ranks on the bits of a sum depend on its place in a bucket.
-        model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
+    loaded = None
     if optimizer is not None:
         stored = {
             _plain(name): StoredTensor(files, place)
@@ -157,6 +154,11 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
         if not isinstance(optimizer, ShardedOptimizer):
             loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}
+    buckets = kept.get("buckets") or {}
+    if isinstance(model, DistributedDataParallel) and buckets.get("order"):  # divided gradients have none
+        # From three ranks on the bits of a sum depend on its place in a bucket.
+        model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
+    if loaded is not None:
         optimizer.load_state_dict(loaded)
     with torch.no_grad():
         for name, tensor in own.items():
