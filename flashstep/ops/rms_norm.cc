@@ -98,7 +98,8 @@ std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy_any,
       rstd.data_ptr<float>(), dy.data_ptr(), element_of(dy),
       dx.data_ptr(),          width};
   float* sums = dweight.data_ptr<float>();
-  at::parallel_for(0, partials, 1, [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, grain_rows(width) / kRowsPerPartial);
+  at::parallel_for(0, partials, grain, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       kernels::rms_norm_backward(arguments, p * kRowsPerPartial,
                                  std::min(rows, (p + 1) * kRowsPerPartial), sums + p * width);

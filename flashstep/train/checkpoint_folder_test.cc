@@ -163,7 +163,8 @@ TEST_F(CheckpointFolderTest, ASaveDoesNotReadWhatItSetsAside) {
   flip_byte(file(5, "model.safetensors"), 70);
   fs::resize_file(file(6, "optimizer.safetensors"), 70);
   save(2, 1);
-  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002", "step_00000006.damaged"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002", "step_00000005.discarded",
+                                               "step_00000006.damaged"}));
 }
 
 // It keeps its name, and does not count among those that are kept.
