@@ -80,24 +80,29 @@ class CollectiveMessages : public UnitMessages {
         parts.push_back(t.memory.to(t.whole.scalar_type()));
       }
       if (wholes.empty()) return;
-      group_.guarded(gathering_, [&] {
+      if (!coalesces_) {
+        for (Tensor& part : parts) part = part.view(at::kByte);
+        parts = {at::cat(parts).unsqueeze(0)};
+        packed_ = at::empty({group_.world_size(), parts.front().numel()}, parts.front().options());
+      }
+      gather_ = group_.guarded(gathering_, [&] {
         c10d::ProcessGroup& ranks = group_.process_group();
-        if (coalesces_) {
-          gathers_.push_back(ranks.allgather_into_tensor_coalesced(wholes, parts));
-        } else {
-          for (size_t i = 0; i < wholes.size(); ++i)
-            gathers_.push_back(ranks._allgather_base(wholes[i], parts[i]));
-        }
+        return coalesces_ ? ranks.allgather_into_tensor_coalesced(wholes, parts)
+                          : ranks._allgather_base(packed_, parts.front());
       });
       gathered_ = std::move(parts);
+      wholes_ = std::move(wholes);
     });
   }
 
   void finish_gather(SideStream& stream) override {
     stream.run([&] {
-      // Where waiting fails they stay, as what they write to must.
-      for (; !gathers_.empty(); gathers_.pop_back()) group_.wait(gathers_.back(), gathering_);
+      // Where waiting fails all stays, as what it writes to must.
+      if (gather_) group_.wait(gather_, gathering_);
+      gather_.reset();
       gathered_.clear();
+      if (packed_.defined()) unpack();
+      wholes_.clear();
     });
     stream.join();
   }
@@ -175,14 +180,24 @@ class CollectiveMessages : public UnitMessages {
     std::vector<Tensor> kept;  // until it has arrived
   };
 
-  // Not Gloo: in LibTorch 2.11 each of its threads writes the name of the collective that it has ended
-  // into one std::string, without a lock. ALLGATHER_COALESCED does not fit into the string itself, so
-  // that two that end together free one memory twice. Nor what compares collectives first, which has
-  // none.
+  // Else a unit's parts travel packed. Not Gloo: in LibTorch 2.11 each of its threads writes the name
+  // of the collective that it has ended into one std::string, without a lock. ALLGATHER_COALESCED is
+  // too long to lie in the string itself, so that two that end together free its memory twice. Nor
+  // what compares collectives first, which has none.
   static bool can_coalesce(const Group& group, at::Device device) {
     if (group.world_size() == 1) return false;
     const auto backend = group.process_group().getBackend(device.type());
     return backend->getBackendName() == "nccl" && !is_compared(*backend);
+  }
+
+  void unpack() {
+    int64_t begin = 0;
+    for (const Tensor& whole : wholes_) {
+      const Tensor rows = whole.view({group_.world_size(), -1}).view(at::kByte);
+      rows.copy_(packed_.slice(1, begin, begin + rows.size(1)));
+      begin += rows.size(1);
+    }
+    packed_.reset();
   }
 
   // The dtype that all gradients have: 16-bit ones travel as such.
@@ -242,8 +257,9 @@ class CollectiveMessages : public UnitMessages {
   const Group &all_, &group_;  // all ranks, and those that divide a copy of the weights
   const Group* const replicas_;
   const bool coalesces_;
-  std::vector<c10::intrusive_ptr<c10d::Work>> gathers_;
-  std::vector<Tensor> gathered_;  // until they have arrived
+  c10::intrusive_ptr<c10d::Work> gather_;
+  std::vector<Tensor> gathered_, wholes_;  // what is sent, and what arrives
+  Tensor packed_;                          // (W, bytes): where it arrives, unless it coalesces
   Message reduction_;
   Tensor received_;  // (W, elements): what each rank has sent for this one's shards; or their sum
   Tensor sum_;       // (1, elements): of the tensors that are not divided

@@ -13,7 +13,8 @@ from ._library import operators
 
 class AdamW(torch.optim.Optimizer):
     """AdamW (Loshchilov and Hutter, 2019, algorithm 2), all parameters of a group in a pass. Arguments that say what is
-    computed, state and checkpoints are torch.optim.AdamW's: either loads what the other saved."""
+    computed, state and checkpoints are torch.optim.AdamW's: either loads what the other saved. An lr that is a tensor
+    on the GPU is read there by each update, also in replays of a CUDA graph."""
 
     updates_each_element_alone = True  # for ShardedOptimizer's flat shards
 
