@@ -159,12 +159,12 @@ struct Checkpoint {
 void prepare_checkpoints(const std::filesystem::path& checkpoints);
 
 // Writes `checkpoint` and removes all but the newest `keep` (0 keeps all). Checkpoints of later
-// steps, which belong to a future that was given up, are renamed to *.discarded, which the next save
-// removes, or to *.damaged where their state.json or a file's size says so. Those that cannot be read
-// for the moment are left alone. What holds other files than a checkpoint's is never removed. Write
-// everything else about the step (MetricsLog::sync) before: what is done after the checkpoint may
-// be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
-// there then, and nothing half-written is. Returns the checkpoint's directory.
+// steps, which belong to a future that was given up, are renamed to *.discarded, which the next
+// save removes, or to *.damaged where their state.json or a file's size says so. Those that cannot
+// be read for the moment are left alone. What holds other files than a checkpoint's is never
+// removed. Write everything else about the step (MetricsLog::sync) before: what is done after the
+// checkpoint may be lost. Throws MachineError when the machine fails: the checkpoints that were
+// there are still there then, and nothing half-written is. Returns the checkpoint's directory.
 //
 // With `group` all its ranks call it, with checkpoint.optimizer, and a model that is divided, each
 // rank's own share; all else is rank 0's. It returns on all of them when the checkpoint has its

@@ -49,7 +49,8 @@ class Bucket {
   // The step is over: the memory belongs to the gradients alone.
   void release();
   // The same of a step that was broken off: what was started ends first, for it would be written
-  // over the next step's gradients. (A graph that was never replayed has not started what it holds.)
+  // over the next step's gradients. (A graph that was never replayed has not started what it
+  // holds.)
   void give_up();
 
   // Slot `slot` of this step; takes the bucket's memory if that was not done yet.

@@ -180,10 +180,10 @@ class CollectiveMessages : public UnitMessages {
     std::vector<Tensor> kept;  // until it has arrived
   };
 
-  // Else a unit's parts travel packed. Not Gloo: in LibTorch 2.11 each of its threads writes the name
-  // of the collective that it has ended into one std::string, without a lock. ALLGATHER_COALESCED is
-  // too long to lie in the string itself, so that two that end together free its memory twice. Nor
-  // what compares collectives first, which has none.
+  // Else a unit's parts travel packed. Not Gloo: in LibTorch 2.11 each of its threads writes the
+  // name of the collective that it has ended into one std::string, without a lock.
+  // ALLGATHER_COALESCED is too long to lie in the string itself, so that two that end together free
+  // its memory twice. Nor what compares collectives first, which has none.
   static bool can_coalesce(const Group& group, at::Device device) {
     if (group.world_size() == 1) return false;
     const auto backend = group.process_group().getBackend(device.type());

@@ -74,8 +74,8 @@ TEST(FullyShardedFaults, ARankIsLostInTheMiddleOfAForward) { lose_a_rank_in_bloc
 TEST(FullyShardedFaults, ARankIsLostBeforeBackward) { lose_a_rank_in_block(kBlocks - 1); }
 TEST(FullyShardedFaults, ARankOfAnotherReplicaIsLost) { lose_a_rank_in_block(1, 4, 2); }
 
-// Blocks that are computed again in backward, where one rank's second block throws: it sends nothing
-// more, and its error is told.
+// Blocks that are computed again in backward, where one rank's second block throws: it sends
+// nothing more, and its error is told.
 struct RecomputedNet : Net {
   torch::Tensor forward(const torch::Tensor& x) {
     torch::Tensor y = x;
