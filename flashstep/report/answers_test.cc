@@ -275,6 +275,20 @@ TEST_F(Answered, AStreamInBf16IsOfTheSamePass) {
               "16-bit copies of the weights lie beside the float32 ones: up to 6.35 GiB more");
 }
 
+TEST(Answers, SmallPeaksAreInMebibytes) {
+  const auto unit_of = [](double mebibytes) {
+    const measure::Table peaks =
+        table_of({"size", "context", "mode", "precision", "peak", "peak in"},
+                 {{"tiny", 64, "step", "fp32", mebibytes, "backward"},
+                  {"tiny", 64, "step", "bf16", mebibytes, "backward"}});
+    const std::vector<Result> results = {result_of("memory", "memory_quick", {peaks})};
+    const Answer mixed = answer(question_of("memory_profiling (c)"), results, {});
+    return mixed.parts.at(0).finding.table.columns.at(3).unit;
+  };
+  EXPECT_EQ(unit_of(9.47), "MiB");
+  EXPECT_EQ(unit_of(2048), "GiB");
+}
+
 TEST_F(Answered, TheLeaderboardOf2026IsAnotherCase) {
   std::vector<Result> results = stored_results();
   const Question& question = question_of("leaderboard", "2026");
