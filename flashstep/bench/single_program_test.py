@@ -43,6 +43,13 @@ class BenchSingleTest(FolderTest):
         self.assertEqual(" ".join(output.split()).count("while the limits of this machine were measured: they are too low"), 1)
         self.assertEqual(list(self.path.glob("flashstep/*")), [])
 
+    def test_a_tokenizer_away_from_the_peers_names_what_is_missing(self):
+        small = ("tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0, "--vocab-size", 300,
+                 "--repeats", 1)
+        words = " ".join(run.well(*small, cwd=self.path).stdout.split())
+        self.assertIn("no peer to compare with (there is no scripts/peers/tokenizer_peers.py)", words)
+        self.assertNotIn("bootstrap", words)
+
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):
         result = run.well("step", "--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16,
