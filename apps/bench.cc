@@ -3,6 +3,7 @@
 #include "apps/bench.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <unistd.h>
 
@@ -112,13 +113,31 @@ void make_output_directory(const std::string& directory) {
           "[--out] expected a directory that can be written to, got ", directory);
 }
 
+void refuse_files_of_others(const std::string& stem) {
+  for (const char* ending : {".json", ".md", ".txt", ".csv"}) {
+    const std::string file = stem + ending;
+    if (!std::filesystem::exists(file)) continue;
+    try {
+      measure::table_from_json(read_file(stem + ".json"), stem);
+      return;
+    } catch (const std::exception&) {
+      throw UserError(str("[--out] expected ", file,
+                          " to be missing, or written by flashstep, got ",
+                          "another file; choose another place"));
+    }
+  }
+}
+
 void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 void show(const tools::BenchReport& report, const std::string& stem) {
   std::cout << tools::to_text(report, terminal_columns(stdout));
   // Cut short before anything was measured: what an earlier call has written stays.
   const bool is_whole = report.signal == 0 && report.failure.empty();
-  if (!stem.empty() && (is_whole || !report.table.rows.empty())) tools::save(report, stem);
+  if (!stem.empty() && (is_whole || !report.table.rows.empty())) {
+    refuse_files_of_others(stem);
+    tools::save(report, stem);
+  }
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
   if (!report.failure.empty()) throw MachineError(report.failure);
@@ -131,6 +150,7 @@ void show(const tools::BenchReport& report, const std::string& directory, const 
 void run_and_show(const std::function<tools::BenchReport()>& benchmark,
                   const std::string& directory, const std::string& name) {
   make_output_directory(directory);
+  if (!directory.empty()) refuse_files_of_others(directory + "/" + name);  // before the work
   keep_memory_of_tensors();
   const SignalGuard signals;
   show(benchmark(), directory, name);

@@ -88,6 +88,10 @@ void print_progress(const std::string& line);  // on stderr
 // written to.
 void make_output_directory(const std::string& directory);
 
+// UserError where STEM.* would overwrite files that no earlier call wrote: beside those STEM.json
+// is a table.
+void refuse_files_of_others(const std::string& stem);
+
 // Prints a report, writes its files STEM.* (none without a stem), and ends as Interrupted, or with
 // MachineError, if that was its end.
 void show(const tools::BenchReport& report, const std::string& stem);

@@ -25,6 +25,7 @@ void run(const MemoryArguments& arguments) {
   tools::MemoryOptions options = arguments.given;
   const std::string& directory = options.directory;
   make_output_directory(directory);
+  if (!directory.empty()) refuse_files_of_others(directory + "/memory");
   if (!arguments.snapshot.empty()) {
     return show(tools::snapshot_report(arguments.snapshot, options.largest, directory), directory,
                 "memory");

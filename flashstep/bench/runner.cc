@@ -173,6 +173,7 @@ std::string to_text(const BenchReport& report, size_t note_columns) {
 
 void save(const BenchReport& report, const std::string& stem) {
   const bool has_runs = !report.runs.columns.empty();
+  write_file(stem + ".json", measure::to_json(report.table));  // first: whose the others are
   write_file(stem + ".txt", to_text(report));
   std::string document = measure::to_markdown(report.table);
   for (const NamedTable& named : report.tables) {
@@ -188,7 +189,6 @@ void save(const BenchReport& report, const std::string& stem) {
   }
   write_file(stem + ".md", document);
   write_file(stem + ".csv", measure::to_csv(has_runs ? report.runs : report.table));
-  write_file(stem + ".json", measure::to_json(report.table));
   if (has_runs) write_file(stem + "_runs.json", measure::to_json(report.runs));
 }
 

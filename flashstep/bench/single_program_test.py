@@ -30,6 +30,20 @@ class BenchSingleTest(FolderTest):
         self.assertAlmostEqual(column(table, "parameters")[0], parameters / 1e6)
         self.assertEqual((column(table, "batch"), column(table, "context")), ([3, 3], [8, 8]))
 
+    def test_files_of_others_are_not_overwritten(self):
+        small = ("norm", "--device", "cpu", "--rows", 20, "--width", 32, "--calls", 1, "--implementations", "flashstep",
+                 "--out", self.path)
+        for name in ("norm.md", "norm.json", "norm.csv"):
+            file = self.path / name
+            file.write_text("mine")
+            result = run(*small)
+            self.assertEqual((result.returncode, file.read_text()), (2, "mine"), result.stderr)
+            self.assertIn(f"expected {file} to be missing, or written by flashstep", result.stderr)
+            self.assertEqual(result.stdout, "", "refused before the work")
+            file.unlink()
+        run.well(*small)
+        run.well(*small)  # its own it writes anew
+
     def test_limits_that_were_measured_beside_others(self):
         busy = [sys.executable, "-c", "while True: pass"]
         others = [subprocess.Popen(busy) for _ in os.sched_getaffinity(0)]
@@ -42,6 +56,13 @@ class BenchSingleTest(FolderTest):
                 other.wait()
         self.assertEqual(" ".join(output.split()).count("while the limits of this machine were measured: they are too low"), 1)
         self.assertEqual(list(self.path.glob("flashstep/*")), [])
+
+    def test_a_tokenizer_away_from_the_peers_names_what_is_missing(self):
+        small = ("tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0, "--vocab-size", 300,
+                 "--repeats", 1)
+        words = " ".join(run.well(*small, cwd=self.path).stdout.split())
+        self.assertIn("no peer to compare with (there is no scripts/peers/tokenizer_peers.py)", words)
+        self.assertNotIn("bootstrap", words)
 
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):

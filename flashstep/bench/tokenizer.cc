@@ -269,8 +269,18 @@ Schema tokenizer_schema() {
           {measure::integer_column("wrong ids"), fact("wrong ids")}};
 }
 
+// Why there was no peer, as far as files say it.
+std::string without_peer(const TokenizerBenchOptions& options) {
+  if (options.peers.empty()) return "--peers names none";
+  for (const std::string& file : {options.peers, options.python}) {
+    if (file.find('/') != std::string::npos && !fs::exists(file)) return "there is no " + file;
+  }
+  return "scripts/bootstrap --python installs them";
+}
+
 // The least ratio of each kind of work.
-std::vector<std::string> tokenizer_findings(const Records& records) {
+std::vector<std::string> tokenizer_findings(const TokenizerBenchOptions& options,
+                                            const Records& records) {
   std::vector<std::string> sentences;
   for (const auto& [work, members] :
        records.grouped([](const Record& r) { return r.text("work"); })) {
@@ -282,9 +292,8 @@ std::vector<std::string> tokenizer_findings(const Records& records) {
     }
     const std::string differ = work == "encode" ? str(", ", wrong, " ids differ") : "";
     sentences.push_back(
-        std::isinf(least)
-            ? work + ": no peer to compare with (scripts/bootstrap --python installs them)."
-            : str(work, ": at least ", fixed(least, 1), " x the peer", differ, "."));
+        std::isinf(least) ? work + ": no peer to compare with (" + without_peer(options) + ")."
+                          : str(work, ": at least ", fixed(least, 1), " x the peer", differ, "."));
   }
   return sentences;
 }
@@ -300,7 +309,7 @@ BenchReport bench_tokenizer(const TokenizerBenchOptions& options) {
   benchmark.command = "bench tokenizer";
   benchmark.title = "Tokenizer";
   benchmark.schema = [](const Records&) { return tokenizer_schema(); };
-  benchmark.findings = tokenizer_findings;
+  benchmark.findings = [&](const Records& records) { return tokenizer_findings(options, records); };
   return run_benchmark(benchmark, options.progress,
                        [&](Run& run) { TokenizerBench(options, run).measure(); });
 }

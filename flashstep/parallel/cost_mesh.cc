@@ -106,7 +106,7 @@ double least_tokens(const FeedForward& layer, const Mesh& mesh, const Accelerato
   const double tensor_share =
       mesh.tensor > 1 ? mesh.tensor * ratio / (layer.matrices * layer.d_ff * mesh.tensor_links) : 0;
   if (tensor_share >= 1) return std::numeric_limits<double>::infinity();
-  const double tokens = mesh.data * ratio / (2 * mesh.data_links);
+  const double tokens = mesh.data > 1 ? mesh.data * ratio / (2 * mesh.data_links) : 0;
   return at_once ? tokens : tokens / (1 - tensor_share);
 }
 

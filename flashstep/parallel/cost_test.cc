@@ -185,6 +185,16 @@ TEST(MeshCost, AccountsForTheHandoutsXxl) {
   EXPECT_NEAR(least_tokens(layer, mesh, tpu, false) / 64, 395.3, 0.1);
 }
 
+TEST(MeshCost, OneRankOnAnAxisSendsNothingThere) {
+  const Mesh gathers{.data = 4}, sends{.tensor = 3};
+  EXPECT_EQ(least_tokens(kLayer, gathers, kAccelerator, false),
+            least_tokens(kLayer, gathers, kAccelerator, true));
+  for (const bool at_once : {true, false}) {
+    EXPECT_EQ(least_tokens(kLayer, {}, kAccelerator, at_once), 0);
+    EXPECT_EQ(least_tokens(kLayer, sends, kAccelerator, at_once), 0);
+  }
+}
+
 TEST(MeshCost, HasNoBatchForTooManyTensorRanks) {
   const Mesh mesh{.data = 2, .tensor = 4};  // 3 * 256 / 200 = 3.84 are most
   EXPECT_TRUE(std::isinf(least_tokens(kLayer, mesh, kAccelerator, true)));

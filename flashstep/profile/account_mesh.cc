@@ -80,6 +80,7 @@ void account_state(const MeshAccount& inputs, measure::Table& table) {
 
 // A bound, or what it means that there is none.
 measure::Cell bound(double value, const char* without) {
+  if (value == 0) return "any";
   return std::isfinite(value) ? measure::Cell(value) : measure::Cell(without);
 }
 
@@ -112,15 +113,22 @@ void account_batch(const MeshAccount& inputs, measure::Table& table) {
   derive(table, "forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
          " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
          ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
-         "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1");
-  derive(table, "weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e, " x ",
-         number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(hidden, 6),
-         " tokens, B / (X Y) = ", number(hidden / count, 5));
-  derive(table, "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
-         tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches");
-  derive(table, "one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y))",
-         std::isfinite(in_turn) ? str(" = ", number(in_turn, 6), " tokens")
-                                : ", whose divisor is not above 0: no batch");
+         "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1; nothing is sent where N is 1");
+  if (mesh.data == 1) derive(table, "X = 1: no weights are gathered");
+  if (mesh.tensor == 1)
+    derive(table, "Y = 1: no activations are sent; one after the other is the same as at once");
+  if (mesh.data > 1)
+    derive(table, "weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e, " x ",
+           number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(hidden, 6),
+           " tokens, B / (X Y) = ", number(hidden / count, 5));
+  if (mesh.tensor > 1)
+    derive(
+        table, "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
+        tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches");
+  if (mesh.data > 1 && mesh.tensor > 1)
+    derive(table, "one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y))",
+           std::isfinite(in_turn) ? str(" = ", number(in_turn, 6), " tokens")
+                                  : ", whose divisor is not above 0: no batch");
 }
 
 measure::Cell ms(double seconds) { return seconds * 1e3; }

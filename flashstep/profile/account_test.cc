@@ -157,6 +157,20 @@ TEST(Account, OfAMeshThatNoBatchKeepsBusy) {
   for (const std::string& note : wide.notes) EXPECT_EQ(note.find("inf"), note.npos) << note;
 }
 
+// What sends nothing has no part in a sentence, and no batch to hide it.
+TEST(Account, OfAMeshOfOneRankOnAnAxis) {
+  const measure::Table fsdp = account_mesh({.mesh = {.data = 16, .tensor = 1, .data_links = 2}});
+  EXPECT_NEAR(value(fsdp, "least batch, axes one after the other"), 20444.44, 0.01);
+  EXPECT_TRUE(some_line_has(fsdp.notes, {"Y = 1: no activations are sent"}));
+  EXPECT_TRUE(some_line_has(fsdp.notes, {"weights hidden: ", "= 20,444.4 tokens"}));
+  EXPECT_FALSE(some_line_has(fsdp.notes, {"one after the other: B"}));
+  EXPECT_FALSE(some_line_has(fsdp.notes, {"activations hidden"}));
+  const measure::Table one = account_mesh({.mesh = {.data = 1, .tensor = 1}});
+  EXPECT_EQ(cell_behind(one, {"least batch, axes at once"}, "value"), measure::Cell("any"));
+  EXPECT_TRUE(some_line_has(one.notes, {"X = 1: no weights are gathered"}));
+  EXPECT_FALSE(some_line_has(one.notes, {"weights hidden"}));
+}
+
 // C / W = 2197.78: 1 + 65536 / 2197.78; 1 + 1.5 x 11008 / 2197.78; 1.5 x 65536 x 11008 / 2197.78^2.
 TEST(Account, OfTheHandoutsBounds) {
   const measure::Table account = account_bounds({});

@@ -132,14 +132,15 @@ Facts memory_mixed(const Evidence& evidence) {
   facts.table.columns = {measure::text_column("size"),
                          measure::integer_column("context"),
                          measure::text_column("mode"),
-                         measure::number_column("fp32 peak", "GiB", 2),
-                         measure::number_column("bf16 peak", "GiB", 2),
+                         measure::number_column("fp32 peak", "MiB", 2),
+                         measure::number_column("bf16 peak", "MiB", 2),
                          measure::number_column("change", "%", 1)};
   for (const auto& [half, full] : both) {
     const double to = half.number("peak"), from = full.number("peak");
-    facts.table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from / 1024,
-                         to / 1024, 100 * (to / from - 1)});
+    facts.table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from, to,
+                         100 * (to / from - 1)});
   }
+  say_in_gibibytes(facts.table);
   facts.words["tally"] = Tally(both, "peak").words("lower", "the same within 2 %", "higher");
   add_reason_of_change(both, facts.words);
   return facts;

@@ -178,6 +178,9 @@ TEST_F(Answered, ConclusionsTurnRound) {
       {"naive_ddp", each("ddp", "weights", [](double) { return 0.5; }), "bit for bit", "NOT those"},
       {"naive_ddp_benchmarking", swapped("ddp", "wrapper", "none", "naive"), "adds 27.2 %",
        "adds nothing"},
+      {"naive_ddp_benchmarking", each("ddp", "communication", [](double) { return 1000.0; }),
+       "; in a traced step communication takes ",
+       "; in a traced step communication takes 1,000 ms; ranks that send nothing"},
       {"minimal_ddp_flat_benchmarking", swapped("ddp", "wrapper", "naive", "flat"),
        "shorter in all 2 cases", "longer in all 2 cases"},
       {"ddp_overlap_individual_parameters_benchmarking (a)",
@@ -270,6 +273,20 @@ TEST_F(Answered, AStreamInBf16IsOfTheSamePass) {
   EXPECT_SAYS(text, "higher in 4 of 6 cases");
   EXPECT_SAYS(text,
               "16-bit copies of the weights lie beside the float32 ones: up to 6.35 GiB more");
+}
+
+TEST(Answers, SmallPeaksAreInMebibytes) {
+  const auto unit_of = [](double mebibytes) {
+    const measure::Table peaks =
+        table_of({"size", "context", "mode", "precision", "peak", "peak in"},
+                 {{"tiny", 64, "step", "fp32", mebibytes, "backward"},
+                  {"tiny", 64, "step", "bf16", mebibytes, "backward"}});
+    const std::vector<Result> results = {result_of("memory", "memory_quick", {peaks})};
+    const Answer mixed = answer(question_of("memory_profiling (c)"), results, {});
+    return mixed.parts.at(0).finding.table.columns.at(3).unit;
+  };
+  EXPECT_EQ(unit_of(9.47), "MiB");
+  EXPECT_EQ(unit_of(2048), "GiB");
 }
 
 TEST_F(Answered, TheLeaderboardOf2026IsAnotherCase) {

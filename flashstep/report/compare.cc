@@ -61,6 +61,17 @@ std::string label_of(const TableRow& row, size_t first_metric) {
 // A column that says what the numbers beside it were made by: "by", "gradients by", "limited by".
 bool tells_the_way(const std::string& column) { return column == "by" || column.ends_with(" by"); }
 
+// The column of `b` for one of `a`: of several by one name ("in theory") each has its own.
+std::optional<size_t> counterpart(const measure::Table& a, size_t column, const measure::Table& b) {
+  const auto is_named = [&](const measure::Column& c) { return c.name == a.columns[column].name; };
+  const auto begin = a.columns.begin();
+  auto before = std::count_if(begin, begin + static_cast<ptrdiff_t>(column), is_named);
+  for (size_t i = 0; i < b.columns.size(); ++i) {
+    if (is_named(b.columns[i]) && before-- == 0) return i;
+  }
+  return std::nullopt;
+}
+
 struct Span {
   double value, low, high;  // not finite where one is not known
 };
@@ -114,7 +125,7 @@ class Comparison {
     const auto metrics = metrics_of(a);
     if (metrics.empty()) return;
     const size_t begin = metrics.front().column;
-    const auto first = column_named(b, a.columns[begin].name);
+    const auto first = counterpart(a, begin, b);
     if (!first) return;
     std::map<std::string, std::vector<TableRow>> rows;
     for (size_t i = 0; i < b.rows.size(); ++i) {
@@ -140,7 +151,7 @@ class Comparison {
                   const TableRow& b) {
     const measure::Column& column = a.table->columns[metric.column];
     // The other table may have columns that this one has not.
-    const auto there = column_named(*b.table, column.name);
+    const auto there = counterpart(*a.table, metric.column, *b.table);
     if (!there || spread_at(*b.table, *there) != metric.spread) return;
     const Span left = span_of(a, metric), right = span_of(b, {*there, metric.spread});
     if (!std::isfinite(left.value + left.low + left.high + right.value + right.low + right.high))
@@ -183,15 +194,21 @@ BenchReport compare_reports(const std::filesystem::path& a, const std::filesyste
   std::vector<std::string> notes;
   const std::vector<Result> left = results_of(a, notes), right = results_of(b, notes);
   Comparison comparison;
-  std::vector<std::string> alone;
-  for (const Result& result : left) {
-    const auto other = std::find_if(right.begin(), right.end(), [&](const Result& r) {
-      return r.measurement == result.measurement;
+  const auto one_like = [](const std::vector<Result>& results, const Result& one) {
+    return std::find_if(results.begin(), results.end(), [&](const Result& result) {
+      return result.measurement == one.measurement;
     });
+  };
+  std::vector<std::string> only_a, only_b;
+  for (const Result& result : left) {
+    const auto other = one_like(right, result);
     if (other == right.end())
-      alone.push_back(result.measurement);
+      only_a.push_back(result.measurement);
     else
       comparison.add(result, *other);
+  }
+  for (const Result& result : right) {
+    if (one_like(left, result) == left.end()) only_b.push_back(result.measurement);
   }
   BenchReport report;
   report.table = comparison.take();
@@ -199,7 +216,8 @@ BenchReport compare_reports(const std::filesystem::path& a, const std::filesyste
     const Provenance& made = results->front().made;
     notes.push_back(str(name, ": ", made.machine, "; ", made.version, "; ", made.measured_at, "."));
   }
-  if (!alone.empty()) notes.push_back("Only in A: " + join(alone) + ".");
+  if (!only_a.empty()) notes.push_back("Only in A: " + join(only_a) + ".");
+  if (!only_b.empty()) notes.push_back("Only in B: " + join(only_b) + ".");
   report.table.notes.insert(report.table.notes.begin(), notes.begin(), notes.end());
   return report;
 }

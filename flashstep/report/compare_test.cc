@@ -106,6 +106,26 @@ TEST_F(CompareTest, NumbersWithoutASpreadAreShownWithoutAVerdict) {
   EXPECT_SAYS(compared_.notes.back(), "0 of 0 numbers with a spread");
 }
 
+TEST_F(CompareTest, ColumnsOfOneNameAreComparedInTheirOrder) {
+  const Columns columns = {"optimizer", "gradients", "in theory", "state", "in theory"};
+  const auto with = [&](const std::string& name, double last) {
+    Result result = for_tests::result_of(
+        "sharding", "sharding_2025", {for_tests::table_of(columns, {{"whole", 8., 8., 4., last}})});
+    for (size_t i = 1; i < columns.size(); ++i) result.tables[0].table.columns[i].unit = "GiB";
+    return stored(name, result);
+  };
+  const fs::path a = with("a", 4);
+  EXPECT_EQ(compare(a, a), Columns());
+  EXPECT_EQ(compare(a, with("b", 5)), Columns{"whole: in theory 4.000 5.000"});
+}
+
+TEST_F(CompareTest, SaysWhatOneOfThemDidNotMeasure) {
+  compare(report("a", 100, 2, 10), sizes("b", {"optimizer", "state"}, {{"whole", 8.0}}));
+  const std::string notes = join(compared_.notes);
+  EXPECT_SAYS(notes, "Only in A: ddp_2025.");
+  EXPECT_SAYS(notes, "Only in B: memory_2025.");
+}
+
 TEST_F(CompareTest, NothingToCompareIsASentence) {
   const fs::path a = report("a", 100, 1, 10);
   EXPECT_THROW(compare_reports(a, folder_ / "nowhere"), UserError);

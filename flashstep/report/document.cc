@@ -151,6 +151,24 @@ class DocumentMaker {
     });
   }
 
+  // A preset that measures what answers it: this one, but for quick where it has measured that and
+  // its cases do not answer it; else of the latest year that asks. Empty: none.
+  std::string preset_for(const Question& question) const {
+    const auto tried = [&](const Result& result) {
+      return result.section == question.section && result.failure.empty() &&
+             result.measurement.starts_with(question.measurement);
+    };
+    const bool in_vain =
+        record_.preset == "quick" && std::any_of(results_.begin(), results_.end(), tried);
+    std::vector<std::string> presets(question.years.rbegin(), question.years.rend());
+    if (!in_vain) presets.insert(presets.begin(), record_.preset);
+    const auto measures = [&](const std::string& preset) {
+      return preset_measures(preset, question.section, question.measurement);
+    };
+    const auto found = std::find_if(presets.begin(), presets.end(), measures);
+    return found == presets.end() ? "" : *found;
+  }
+
   void add_missing() {
     measure::Table missing, left_out;
     missing.columns = {measure::text_column("question"), measure::text_column("of the handout"),
@@ -158,10 +176,10 @@ class DocumentMaker {
     left_out.columns = {measure::text_column("left out"), measure::text_column("why")};
     for (const Answer& answered : answers_) {
       const Question& question = *answered.question;
+      const std::string preset = question.answer.empty() ? "" : preset_for(question);
       const std::string command =
-          question.answer.empty() || !answered.parts.empty()
-              ? ""
-              : str("flashstep report --preset ", record_.preset, " --only ", question.section);
+          preset.empty() ? ""
+                         : str("flashstep report --preset ", preset, " --only ", question.section);
       if (!answered.measured)
         missing.add_row({question.title, question.name, answered.missing, command});
     }

@@ -146,6 +146,27 @@ TEST(Document, AYearLeavesTheOthersQuestions) {
   }
 }
 
+// Also where the report's own does not: quick has no leaderboard, and its norms no compiled one.
+TEST(Document, NamesAPresetThatMeasuresWhatIsMissing) {
+  const auto row_of = [](const std::string& question, const std::vector<Result>& results) {
+    const std::string text =
+        std::regex_replace(document_of(results, {"quick", {}, {}}).markdown, std::regex(" +"), " ");
+    const size_t at = text.find("| " + question + " |", text.find("id=\"missing\""));
+    return at == text.npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+  };
+  for (const auto& [question, command] :
+       {std::pair("leaderboard", "2025 --only leaderboard |"),
+        {"fsdp", "2026 --only sharding |"},
+        {"gradient\\_checkpointing (b)", "2026 --only memory |"},
+        {"naive\\_ddp", "quick --only ddp |"},
+        {"rmsnorm (c)", "quick --only norm |"},
+        {"distributed\\_communication\\_multi\\_node", "needs a second machine | |"}}) {
+    EXPECT_SAYS(row_of(question, {}), command);
+  }
+  const Result norms = result_of("norm", "norm_quick", {table_of({"rows"}, {{1.0}})});
+  EXPECT_SAYS(row_of("rmsnorm (c)", {norms}), "2024 --only norm |");
+}
+
 TEST(Document, SaysWhatThePresetAsksBeyondTheResults) {
   std::vector<Result> results = {
       result_of("allreduce", "allreduce_2026", {table_of({"backend"}, {{"nccl"}})}),

@@ -83,6 +83,11 @@ Measurement measurement_from(const Json& entry) {
   return measurement;
 }
 
+bool is_asked(const Json& entry, const std::string& preset, const std::string& section) {
+  const std::string& own = entry.at("preset").get_ref<const std::string&>();
+  return (preset == "all" ? own != "quick" : own == preset) && entry.at("section") == section;
+}
+
 // Nothing twice: presets have measurements in common.
 template <typename T>
 void add_once(std::vector<T>& all, const T& one, std::string T::*name) {
@@ -127,10 +132,8 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
   Plan plan;
   const size_t gpus = machine.gpus.size();
   for (const Json& entry : preset_entries()) {
-    const bool asked =
-        preset == "all" ? entry.at("preset") != "quick" : entry.at("preset") == preset;
-    if (!asked || entry.at("section") != section.name ||
-        gpus < entry.value("gpus_from", size_t{0}) || gpus >= entry.value("gpus_below", SIZE_MAX)) {
+    if (!is_asked(entry, preset, section.name) || gpus < entry.value("gpus_from", size_t{0}) ||
+        gpus >= entry.value("gpus_below", SIZE_MAX)) {
       continue;
     }
     const Measurement measurement = measurement_from(entry);
@@ -143,6 +146,15 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
       add_once(plan.left_out, {what, why + entry.value("more", ""), section.name}, &LeftOut::what);
   }
   return plan;
+}
+
+bool preset_measures(const std::string& preset, const std::string& section,
+                     const std::string& name) {
+  const auto& all = preset_entries();
+  return std::any_of(all.begin(), all.end(), [&](const Json& entry) {
+    return is_asked(entry, preset, section) && entry.contains("name") &&
+           entry.at("name").get_ref<const std::string&>().starts_with(name);
+  });
 }
 
 const std::vector<Section>& sections() {

@@ -63,6 +63,10 @@ std::vector<std::string> report_presets();  // "quick", "2024", "2025", "2026", 
 // Those of a section; nothing twice where `preset` is all. UserError for an unknown preset.
 Plan plan_of(const Section& section, const std::string& preset, const measure::Machine& machine);
 
+// Whether a preset has, for some machine, a measurement of the section whose name begins so.
+bool preset_measures(const std::string& preset, const std::string& section,
+                     const std::string& name);
+
 // Why a machine cannot run it; empty if it can.
 std::string why_not(const Needs& needs, const measure::Machine& machine);
 
