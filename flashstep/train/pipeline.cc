@@ -25,6 +25,7 @@
 #include "flashstep/measure/machine.h"
 #include "flashstep/model.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/model/generate.h"
 #include "flashstep/optim.h"
 #include "flashstep/train/bigram_loss.h"
 #include "flashstep/train/evaluate.h"
@@ -150,8 +151,13 @@ struct Training {
   std::string sample(Transformer& whole) const {
     std::vector<std::string> samples;
     for (const std::string& prompt : config.sampling.prompts) {
-      samples.push_back(
-          write_sample(whole, data.tokenizer, prompt, config.sampling, config.text.document_end));
+      try {
+        samples.push_back(
+            write_sample(whole, data.tokenizer, prompt, config.sampling, config.text.document_end));
+      } catch (const NotNumbers& error) {  // ends no run: what it has is saved
+        whole->train();
+        return str("(no sample: ", error.what(), ")");
+      }
     }
     return join(samples, "\n\n");
   }
