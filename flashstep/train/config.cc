@@ -69,7 +69,8 @@ int64_t rows_per_step(const Config& config) {
 
 void TextConfig::visit(FieldVisitor& v) {
   v.field("source", source, {},
-          "a file, a directory, \"tinystories\" (downloaded) or \"stories\" (built in)");
+          "a file, a directory (its .txt files; where it has none, all that are text), "
+          "\"tinystories\" (downloaded) or \"stories\" (built in)");
   v.field("validation", validation, {},
           "a file or directory held out; empty: TinyStories' own, else cut");
   v.field("validation_fraction", validation_fraction, {1e-6, 0.9},
