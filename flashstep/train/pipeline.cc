@@ -314,7 +314,7 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
       has_other_paths ? same_data(config, options, environment, group)
                       : make_data_for(directory, is_new, config, options, environment, group);
   Training training = make_training(config, options, device, group, directory, data);
-  if (directory != nullptr) keep_tokenizer(data.tokenizer, *directory);
+  if (directory != nullptr) keep_tokenizer(config, data.tokenizer, *directory);
   describe_run(training, environment);
   const Job job = make_job(training);
   if (!signals) signals.emplace();
