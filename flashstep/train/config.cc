@@ -8,6 +8,7 @@
 
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 
@@ -310,6 +311,7 @@ void check_config(const Config& config) {
           "[config] expected a tokenizer.vocab_size of at least 256 + ",
           config.tokenizer.special_tokens.size(), " special tokens, got ",
           config.tokenizer.vocab_size);
+  check_special_tokens(config.tokenizer.special_tokens, "tokenizer.special_tokens");
 }
 
 void check_device(const Config& config, bool is_gpu) {
