@@ -28,6 +28,10 @@ void eval_command(const std::string& run, const std::string& path, const std::st
   bar.finish();
   std::printf("%-12s %s\n", "tokens", with_commas(static_cast<int64_t>(tokens.size() - 1)).c_str());
   std::printf("%-12s %s nats/token\n", "loss", fixed(loss, 6).c_str());
+  if (!std::isfinite(loss)) {
+    std::fprintf(stderr,
+                 "NOTE: the loss is not finite, as from the weights of a run that diverged\n");
+  }
   std::printf("%-12s %s\n", "perplexity", fixed(std::exp(loss), 4).c_str());
 }
 

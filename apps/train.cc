@@ -1,4 +1,5 @@
 // flashstep train: the whole pipeline of one JSON file.
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -136,9 +137,17 @@ void train_command(TrainArguments arguments) {
     }
   }();
   if (!is_first) return;
+  const auto loss = [](double value) {
+    return std::isfinite(value) ? fixed(value, 3) : std::string("not finite");
+  };
   std::printf("done: %s steps, held-out loss %s -> %s, all in %s\n",
-              with_commas(result.steps).c_str(), fixed(result.first_held_out_loss, 3).c_str(),
-              fixed(result.held_out_loss, 3).c_str(), options.run_directory.c_str());
+              with_commas(result.steps).c_str(), loss(result.first_held_out_loss).c_str(),
+              loss(result.held_out_loss).c_str(), options.run_directory.c_str());
+  if (!std::isfinite(result.held_out_loss)) {
+    std::fprintf(stderr,
+                 "NOTE: the run diverged, its loss is not finite: try a lower learning "
+                 "rate or a longer warm-up\n");
+  }
   if (is_anew) std::printf("%s\n", began_anew.c_str());
 }
 

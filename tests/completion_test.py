@@ -32,6 +32,20 @@ expect(complete("train", "config.json", "--device", ""), ["cpu", "cuda"], ["--de
 expect(complete("train", "config.json", "--attention", ""), ["auto", "naive", "cpu"], ["--attention", ""])
 expect(complete("train", "config.json", "--wrapper", "b"), ["bucketed"], ["--wrapper", "b"])
 expect(complete("bench", "step", "--precision", ""), ["fp32", "bf16"], ["bench", "step", "--precision", ""])
+expect(complete("bench", "step", "--size", ""), ["tiny", "mini", "base", "xl", "all"], ["bench", "step", "--size", ""])
+expect(complete("completion", ""), ["bash", "zsh"], ["completion", ""])
+expect(complete("report", "--no-pdf", "--red"), ["--redraw"], ["report", "--no-pdf", "--red"])
+for words, wanted, others in (
+        (("report", "--only", ""), "attention_grid", "dtypes"),
+        (("precision", "--only", ""), "dtypes", "attention_grid"),
+        (("bench", "attention", "--preset", ""), "handout", "2026"),
+        (("train", "config.json", "--wrapper", ""), "bucketed", "nccl"),
+        (("account", "step", "--attention", ""), "--batch", "sdpa"),
+        (("bench", "leaderboard", "--implementations", ""), "reference", "weights")):
+    offered = complete(*words)
+    expect(offered, [wanted], words)
+    if others in offered:
+        sys.exit(f"expected no {others}, which is refused, among the completions of {words}, got {offered}")
 if "--vocab-size" in complete("train", "--vocab"):
     sys.exit("expected --vocab-size to be offered for the tokenizer only")
 syntax = subprocess.run([PROGRAM, "completion", "zsh"], capture_output=True, text=True, check=True)

@@ -25,6 +25,14 @@ class ResumeTest(TrainCommandTest):
         self.assertEqual(os.stat("data/train.npy").st_mtime_ns, before)
         self.refused(["[resume]", "tokenizer that the run began with"], *other, "--set", "text.directory=copied")
 
+    def test_a_text_that_changed_is_named(self):
+        os.makedirs("texts")
+        shutil.copy("stories.txt", "texts/a.txt")
+        train = ("train", "config.json", "--run", "grown", "--set", "text.source=texts", "--set", "text.directory=kept")
+        self.assertEqual(flashstep(*train).returncode, 0)
+        shutil.copy("all.txt", "texts/b.txt")
+        self.refused(["[resume]", "another text: has texts (text.source) changed since?"], *train, "--resume")
+
     def test_the_origin_of_the_weights_stays_the_runs(self):
         begun = flashstep("train", "config.json", "--run", "second", "--set", "train.init_from=whole")
         self.assertEqual(begun.returncode, 0, begun.stderr)

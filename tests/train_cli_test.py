@@ -233,6 +233,19 @@ class TrainTest(TrainCommandTest):
         self.assertAlmostEqual(values["perplexity"], 2.718281828 ** values["loss"], delta=1e-2)
         self.assertAlmostEqual(values["loss"], metrics("whole")[12]["val_loss"], delta=0.3)
 
+    def test_a_run_that_diverged_says_so(self):
+        train = flashstep("train", "config.json", "--run", "diverged", "--set", "schedule.learning_rate=1000",
+                          "--set", "optimizer.clip_norm=0")
+        self.assertEqual(train.returncode, 0, train.stderr)
+        self.assertIn("-> not finite, all in", train.stdout)
+        self.assertIn("NOTE: the run diverged", train.stderr)
+        self.assertIn("(no sample: [generate] expected numbers", Path("diverged/samples.txt").read_text())
+        self.assertIn("held-out loss not finite since step 6", Path("diverged/loss.svg").read_text())
+        evaluated = flashstep("eval", "diverged", "data/validation.npy")
+        self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
+        self.assertIn("NOTE: the loss is not finite", evaluated.stderr)
+        self.refused(["[generate] expected numbers as the model's logits"], "generate", "diverged", "--prompt", "Once")
+
     def test_export(self):
         exported = flashstep("export", "whole", "--out", "weights.safetensors")
         self.assertEqual(exported.returncode, 0, exported.stderr)

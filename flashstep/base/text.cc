@@ -105,6 +105,7 @@ size_t well_formed_length(std::string_view bytes, size_t& malformed) {
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  if (word == "gpu" && std::ranges::find(candidates, "cuda") != candidates.end()) return "cuda";
   std::string best;
   size_t best_distance = std::max<size_t>(word.size() / 2, 1) + 1;
   for (const std::string& candidate : candidates) {

@@ -34,7 +34,7 @@ std::string human_bytes(uint64_t bytes);
 std::string human_seconds(double seconds);
 
 // The candidate with the smallest edit distance to `word` (Levenshtein; the first of equals);
-// empty when there is none within half of the word's length.
+// empty when there is none within half of the word's length. "gpu" means "cuda", where that is one.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // Bytes as text for people: well-formed UTF-8 is kept, each maximal malformed part becomes U+FFFD

@@ -30,6 +30,8 @@ TEST(TextTest, NearestFindsTyposAndRefusesStrangers) {
   EXPECT_EQ(nearest("d_modle", names), "d_model");
   EXPECT_EQ(nearest("n_layers", names), "num_layers");
   EXPECT_EQ(nearest("zebra", names), "");
+  EXPECT_EQ(nearest("gpu", {"auto", "cpu", "cuda"}), "cuda");
+  EXPECT_EQ(nearest("gpu", {"cpu"}), "cpu");
   EXPECT_EQ(nearest("", names), "");
   EXPECT_EQ(nearest("x", {}), "");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <strings.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/data/manifest.h"
@@ -25,7 +26,18 @@ bool looks_like_text(const fs::path& path) {
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// All regular files with content below `directory`, hidden ones and what lies in them left out.
+bool leads_nowhere(const fs::path& path) {
+  std::error_code error;
+  return fs::is_symlink(path, error) && !fs::exists(path, error);
+}
+
+bool is_txt(const fs::path& path) {
+  return path.extension().string().size() == 4 &&
+         ::strcasecmp(path.extension().c_str(), ".txt") == 0;
+}
+
+// All regular files with content and links that lead nowhere below `directory`, hidden ones and
+// what lies in them left out.
 Paths files_below(const fs::path& directory) {
   Paths files;
   std::error_code error;
@@ -33,7 +45,8 @@ Paths files_below(const fs::path& directory) {
   while (!error && entry != end) {
     if (is_hidden(entry->path())) {
       entry.disable_recursion_pending();
-    } else if (entry->is_regular_file() && entry->file_size() > 0) {
+    } else if (leads_nowhere(entry->path()) ||
+               (entry->is_regular_file() && entry->file_size() > 0)) {
       files.push_back(entry->path());
     }
     entry.increment(error);
@@ -116,7 +129,7 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
 
 }  // namespace
 
-Paths text_files(const fs::path& path) {
+Paths text_files(const fs::path& path, const std::function<void(const std::string&)>& say) {
   std::error_code error;
   require(fs::exists(path, error),
           "[corpus] expected a text file, a directory, \"tinystories\" or ", "\"stories\", got \"",
@@ -130,13 +143,20 @@ Paths text_files(const fs::path& path) {
     return {path};
   }
   Paths files = files_below(path);
-  const auto is_txt = [](const fs::path& file) { return file.extension() == ".txt"; };
   const bool any_txt = std::any_of(files.begin(), files.end(), is_txt);
-  std::erase_if(files, [&](const fs::path& file) {
-    return any_txt ? !is_txt(file) : !looks_like_text(file);
+  const size_t left_out = std::erase_if(files, [&](const fs::path& file) {
+    if (any_txt && !is_txt(file)) return true;
+    require(!leads_nowhere(file), "[corpus] expected text in ", file.string(),
+            ", got a link that leads nowhere");
+    return !any_txt && !looks_like_text(file);
   });
   require(!files.empty(), "[corpus] expected text files with content in the directory ",
           path.string(), ", got none");
+  if (say) {
+    const char* rule = any_txt ? ".txt files only, as there are some" : "those with a zero byte";
+    say(str("[data] ", files.size(), files.size() == 1 ? " file of " : " files of ", path.string(),
+            " read", left_out > 0 ? str(", ", left_out, " left out: ", rule) : ""));
+  }
   return files;
 }
 
@@ -235,9 +255,9 @@ Corpus prepare_corpus(const CorpusOptions& options) {
   } else if (options.source == "stories") {
     files = write_story_corpus(options);
   } else {
-    files = text_files(options.source);
+    files = text_files(options.source, options.say);
   }
-  if (!options.validation.empty()) return {files, text_files(options.validation)};
+  if (!options.validation.empty()) return {files, text_files(options.validation, options.say)};
   if (from_tinystories) return {files, tinystories_file(options, remote.validation)};
   return cut_validation(options, files);
 }

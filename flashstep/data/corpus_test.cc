@@ -10,6 +10,7 @@
 #include "flashstep/data/manifest.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -61,6 +62,26 @@ TEST_F(CorpusTest, TakesWhateverIsTextWhereNothingIsCalledTxt) {
   write("code/binary", std::string("a\0b", 3));
   EXPECT_EQ(text_files(directory_ / "code"),
             (std::vector<fs::path>{directory_ / "code" / "main.py"}));
+}
+
+TEST_F(CorpusTest, SaysWhatOfADirectoryIsLeftOut) {
+  const fs::path texts = directory_ / "some";
+  std::string said;
+  const auto say = [&](const std::string& sentence) { said = sentence; };
+  write("some/c.txt", "c");
+  text_files(texts, say);
+  EXPECT_EQ(said, "[data] 1 file of " + texts.string() + " read");
+  write("some/b.TXT", "b");
+  write("some/d.text", "d");
+  write("some/notes.md", "n");
+  fs::create_symlink("nowhere", texts / "left_out.md");
+  EXPECT_EQ(text_files(texts, say), (std::vector<fs::path>{texts / "b.TXT", texts / "c.txt"}));
+  EXPECT_EQ(said, "[data] 2 files of " + texts.string() +
+                      " read, 3 left out: .txt files only, as there are some");
+  fs::create_symlink("nowhere", texts / "broken.txt");
+  EXPECT_EQ(testing::refusal([&] { text_files(texts); }), "[corpus] expected text in " +
+                                                              (texts / "broken.txt").string() +
+                                                              ", got a link that leads nowhere");
 }
 
 TEST_F(CorpusTest, RefusesSourcesWithoutText) {

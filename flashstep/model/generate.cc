@@ -65,6 +65,12 @@ class Window {
 }  // namespace
 
 int64_t sample(std::span<const float> logits, const GenerateOptions& options, double uniform) {
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (std::isnan(logits[id])) {  // no order: sorting them is undefined
+      throw NotNumbers(str("[generate] expected numbers as the model's logits, got NaN for token ",
+                           id, ", as from the weights of a run that diverged"));
+    }
+  }
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](int64_t a, int64_t b) {

@@ -7,9 +7,16 @@
 #include <span>
 #include <vector>
 
+#include "flashstep/error.h"
 #include "flashstep/model.h"
 
 namespace flashstep {
+
+// A model's logits are NaN, as those of a run that diverged.
+class NotNumbers : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 struct GenerateOptions {
   int64_t max_tokens = 256;           // at most so many new ones
@@ -26,12 +33,12 @@ struct GenerateOptions {
 // The new tokens after `prompt` (int64, at least one). The same seed gives the same tokens, with
 // and without the cache up to rounding of the logits. Where prompt and text outgrow context_length,
 // the older half of the window is forgotten. UserError for an empty prompt, an id outside the
-// vocabulary or an option out of range.
+// vocabulary or an option out of range, NotNumbers as for sample().
 std::vector<int64_t> generate(Transformer& model, std::span<const int64_t> prompt,
                               const GenerateOptions& options);
 
 // One draw from softmax(logits / temperature) restricted by top_k and top_p; `uniform` in [0, 1)
-// decides. logits: V numbers. Ties go to the lower id.
+// decides. logits: V numbers; NotNumbers where one is NaN. Ties go to the lower id.
 int64_t sample(std::span<const float> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace flashstep

@@ -101,6 +101,18 @@ TEST(Generate, SamplesAsTheOptionsSay) {
   EXPECT_EQ(draw(0.54), 3);
 }
 
+TEST(Generate, LogitsMayBeInfiniteButNotNaN) {
+  const float inf = std::numeric_limits<float>::infinity();
+  GenerateOptions options;
+  EXPECT_EQ(sample(std::vector<float>{-inf, 1, -inf}, options, 0.999), 1);
+  EXPECT_EQ(sample(std::vector<float>{0, inf, 0}, options, 0.999), 1);
+  for (const double temperature : {0.0, 1.0}) {
+    options.temperature = temperature;
+    EXPECT_SAYS("expected numbers as the model's logits, got NaN for token 2",
+                sample(std::vector<float>{0, 1, std::nanf("")}, options, 0.5));
+  }
+}
+
 TEST(Generate, NamesWhatIsWrong) {
   Transformer model(tiny(), 1);
   const std::vector<int64_t> none, good = {1}, outside = {61};

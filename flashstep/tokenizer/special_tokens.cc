@@ -49,7 +49,7 @@ std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text, s
 void check_special_tokens(const std::vector<std::string>& texts, const std::string& where) {
   std::set<std::string> seen;
   for (const std::string& text : texts) {
-    require(!text.empty(), "[", where, "] expected special tokens that are not empty");
+    require(!text.empty(), "[", where, "] expected special tokens of at least a byte, got \"\"");
     require(is_utf8(text), "[", where, "] expected special tokens in UTF-8, got \"",
             printable_utf8(text), "\"");
     require(seen.insert(text).second, "[", where, "] special token \"", text, "\" was given twice");

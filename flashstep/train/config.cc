@@ -8,6 +8,7 @@
 
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 
@@ -69,7 +70,8 @@ int64_t rows_per_step(const Config& config) {
 
 void TextConfig::visit(FieldVisitor& v) {
   v.field("source", source, {},
-          "a file, a directory, \"tinystories\" (downloaded) or \"stories\" (built in)");
+          "a file, a directory (its .txt files; where it has none, all that are text), "
+          "\"tinystories\" (downloaded) or \"stories\" (built in)");
   v.field("validation", validation, {},
           "a file or directory held out; empty: TinyStories' own, else cut");
   v.field("validation_fraction", validation_fraction, {1e-6, 0.9},
@@ -309,6 +311,7 @@ void check_config(const Config& config) {
           "[config] expected a tokenizer.vocab_size of at least 256 + ",
           config.tokenizer.special_tokens.size(), " special tokens, got ",
           config.tokenizer.vocab_size);
+  check_special_tokens(config.tokenizer.special_tokens, "tokenizer.special_tokens");
 }
 
 void check_device(const Config& config, bool is_gpu) {

@@ -100,6 +100,7 @@ TEST_F(ConfigTest, FieldsThatContradictEachOther) {
                  {"optimizer.clip_norm 0", "optimizer.in_backward", "got 1, 1 and fp32"});
   expect_refusal(R"({"tokens": {"train": "a.npy"}})", {"tokens.train", "tokens.validation"});
   expect_refusal(R"({"tokenizer": {"vocab_size": 256}})", {"vocab_size", "256 + 1", "got 256"});
+  expect_refusal(R"({"tokenizer": {"special_tokens": [""]}})", {"special_tokens", "got \"\""});
 }
 
 TEST_F(ConfigTest, ModelsThatCannotBe) {

@@ -42,19 +42,25 @@ std::string axis_label(const std::string& field) {
   return field;
 }
 
-double last_finite(const std::vector<double>& values) {
-  for (size_t i = values.size(); i-- > 0;)
-    if (std::isfinite(values[i])) return values[i];
-  return kNaN;
+// "1.500": the last of `values`, with its step where that is not `last`; in words, not finite.
+std::string end_of(const std::vector<double>& steps, const std::vector<double>& values,
+                   double last) {
+  const auto name = [](double step) { return " step " + with_commas(std::llround(step)); };
+  if (std::isfinite(values.back()))
+    return fixed(values.back(), 3) + (steps.back() == last ? "" : " at" + name(steps.back()));
+  size_t since = values.size() - 1;
+  while (since > 0 && !std::isfinite(values[since - 1])) --since;
+  return "not finite since" + name(steps[since]);
 }
 
 // One run in a sentence: where it ended.
 std::string summary_of(const RunCurves& run, const std::string& field) {
   if (field != "loss" || run.steps.empty()) return "";
-  std::string text = "step " + with_commas(std::llround(run.steps.back()));
-  const double loss = last_finite(smoothed(run.values)), held_out = last_finite(run.val_losses);
-  if (std::isfinite(loss)) text += ": training loss " + fixed(loss, 3);
-  if (std::isfinite(held_out)) text += ", held-out loss " + fixed(held_out, 3);
+  const double last = run.steps.back();
+  std::string text = "step " + with_commas(std::llround(last)) + ": training loss " +
+                     end_of(run.steps, smoothed(run.values), last);
+  if (!run.val_losses.empty())
+    text += ", held-out loss " + end_of(run.val_steps, run.val_losses, last);
   return text;
 }
 

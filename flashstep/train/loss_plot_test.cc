@@ -82,6 +82,23 @@ TEST(Curves, WhatIsExactIsNotSmoothed) {
   EXPECT_EQ(curves_plot({run, run}, "loss").series.size(), 2U);
 }
 
+TEST(Curves, TheSubtitleSaysWhereARunDiverged) {
+  const auto subtitle = [](Values values, Values val_steps, Values val_losses) {
+    RunCurves run;
+    for (size_t i = 0; i < values.size(); ++i) run.steps.push_back(static_cast<double>(i + 1));
+    run.values = std::move(values);
+    run.val_steps = std::move(val_steps);
+    run.val_losses = std::move(val_losses);
+    return curves_plot({run}, "loss").subtitle;
+  };
+  const double nan = std::nan("");
+  EXPECT_EQ(subtitle({6, 5, nan, 4, nan, nan}, {0, 3, 6}, {6.5, nan, nan}),
+            "step 6: training loss not finite since step 5, held-out loss not finite since step 3");
+  EXPECT_EQ(subtitle({6, 5, nan, 4}, {0, 3}, {6.5, 5.5}),
+            "step 4: training loss 4.000, held-out loss 5.500 at step 3");
+  EXPECT_EQ(subtitle({nan}, {}, {}), "step 1: training loss not finite since step 1");
+}
+
 class Runs : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -25,6 +25,7 @@
 #include "flashstep/measure/machine.h"
 #include "flashstep/model.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/model/generate.h"
 #include "flashstep/optim.h"
 #include "flashstep/train/bigram_loss.h"
 #include "flashstep/train/evaluate.h"
@@ -150,8 +151,13 @@ struct Training {
   std::string sample(Transformer& whole) const {
     std::vector<std::string> samples;
     for (const std::string& prompt : config.sampling.prompts) {
-      samples.push_back(
-          write_sample(whole, data.tokenizer, prompt, config.sampling, config.text.document_end));
+      try {
+        samples.push_back(
+            write_sample(whole, data.tokenizer, prompt, config.sampling, config.text.document_end));
+      } catch (const NotNumbers& error) {  // ends no run: what it has is saved
+        whole->train();
+        return str("(no sample: ", error.what(), ")");
+      }
     }
     return join(samples, "\n\n");
   }
@@ -308,7 +314,7 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
       has_other_paths ? same_data(config, options, environment, group)
                       : make_data_for(directory, is_new, config, options, environment, group);
   Training training = make_training(config, options, device, group, directory, data);
-  if (directory != nullptr) keep_tokenizer(data.tokenizer, *directory);
+  if (directory != nullptr) keep_tokenizer(config, data.tokenizer, *directory);
   describe_run(training, environment);
   const Job job = make_job(training);
   if (!signals) signals.emplace();

@@ -54,14 +54,19 @@ bool is_same_place(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run) {
+void keep_tokenizer(const Config& config, const Tokenizer& tokenizer, const RunDirectory& run) {
   if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.tokenizer())) {
     save_tokenizer(tokenizer, run.tokenizer());
     return;
   }
   require(Tokenizer::load(run.tokenizer()).fingerprint() == tokenizer.fingerprint(),
           "[resume] expected the tokenizer that the run began with, in ", run.tokenizer().string(),
-          ", got another one");
+          ", got another one",
+          config.tokenizer.path.empty()
+              ? str(", trained on another text: has ", config.text.source,
+                    " (text.source) changed since? Go on with the text as it was, or begin a new "
+                    "run")
+              : str(", ", config.tokenizer.path));
 }
 
 bool check_saved_config(Config& config, const RunDirectory& run, int world_size) {

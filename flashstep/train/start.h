@@ -27,7 +27,7 @@ void check_start(const Config& config, torch::Device device, const Group* group)
 
 // The run keeps the tokenizer that its ids mean; another one would make its weights nonsense. A run
 // that was stopped before its first checkpoint has none yet, and takes what it is given.
-void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run);
+void keep_tokenizer(const Config& config, const Tokenizer& tokenizer, const RunDirectory& run);
 
 // What a checkpoint would refuse is refused before the data, which other runs may share, are made
 // anew. Of a run that has a checkpoint, train.init_from is said once, when it begins: it becomes
