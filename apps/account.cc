@@ -60,10 +60,11 @@ void add_step_flags(CLI::App& topic, tools::StepAccount& step) {
   add_model_flags(topic, step.model);
   add_number(topic, "--context", step.model.context_length, {1, 1 << 24}, "Tokens of a row");
   option(topic, "--batch", step.batch_size, "Rows")->check(CLI::Range(1, 1 << 20));
-  option(topic, "--mode", step.mode, "forward, forward-backward, step");
-  option(topic, "--precision", step.precision, "fp32, bf16 (autocast)");
-  option(topic, "--attention", step.attention, "kernel, naive (keeps the matrices of weights)");
-  option(topic, "--device", step.device, "cuda, cpu");
+  add_choice(topic, "--mode", step.mode, {"forward", "forward-backward", "step"}, "What is run");
+  add_choice(topic, "--precision", step.precision, {"fp32", "bf16"}, "bf16 by autocast");
+  add_choice(topic, "--attention", step.attention, {"kernel", "naive"},
+             "naive keeps the matrices of weights");
+  add_choice(topic, "--device", step.device, {"cuda", "cpu"}, "Where it is run");
 }
 
 void add_feed_forward_flags(CLI::App& topic, FeedForward& layer) {

@@ -114,7 +114,7 @@ void make_output_directory(const std::string& directory) {
 }
 
 void refuse_files_of_others(const std::string& stem) {
-  for (const char* ending : {".json", ".md", ".txt", ".csv"}) {
+  for (const char* ending : {".json", ".md", ".txt", ".csv", "_runs.json"}) {
     const std::string file = stem + ending;
     if (!std::filesystem::exists(file)) continue;
     try {

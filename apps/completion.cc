@@ -55,8 +55,9 @@ std::vector<std::string> later_checked(const std::string& command, const std::st
   if (option == "set") return field_paths(Config());
   if (command == "train" && option == "wrapper") return wrapper_names();
   if (command == "report" && option == "only") return tools::section_names();
-  if (option == "attention" && (command == "train" || command == "precision"))
-    return attention_implementations();
+  const bool computes = command == "train" || command == "precision" || command == "bench ddp" ||
+                        command == "bench sharding";
+  if (option == "attention" && computes) return attention_implementations();
   if (option != "size") return {};
   std::vector<std::string> sizes = tools::workload_size_names();
   sizes.emplace_back("all");

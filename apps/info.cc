@@ -96,6 +96,7 @@ void run_info(const InfoOptions& options) {
   limits.push_back(measure::machine_limits(machine, "link", options.measure));
   if (!options.directory.empty()) {
     make_output_directory(options.directory);
+    refuse_files_of_others(options.directory + "/limits");
     tools::BenchReport files;
     files.table = tools::limits_table(machine, limits);
     tools::save(files, options.directory + "/limits");

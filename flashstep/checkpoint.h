@@ -68,9 +68,8 @@ struct SaveOptions {
 // updates that are done. Changes nothing. `optimizer` is any, sharded or not, of the module's
 // parameters; of a fully sharded module flashstep's AdamW. With several ranks (the model is
 // wrapped, or the optimizer sharded) all of them call it; rank 0's directory is written. What was
-// saved before is whole whatever happens, but for later steps, which are there until the next save
-// (as *.discarded). What fails on one rank (MachineError: a full disk) is thrown on all, who can go
-// on.
+// saved before stays whole whatever happens. Later steps are set aside, as by discard_after().
+// What fails on one rank (MachineError: a full disk) is thrown on all, who can go on.
 void save(const std::filesystem::path& directory, ModelRef model,
           torch::optim::Optimizer& optimizer, int64_t step, const SaveOptions& options = {});
 

@@ -164,8 +164,9 @@ class GradientReducer {
   // backward outside of it has ended with the means of. kTorch does not know.
   bool holds_local_gradients() const;
 
-  // After a backward that broke off, on all ranks, or a capture of one into a CUDA graph, which
-  // none replays: the step has not been. Waits for what is in flight.
+  // After a backward that broke off at the same place on all ranks, or a capture of one into a CUDA
+  // graph, which none replays: the step has not been. Waits for what is in flight, and until the
+  // group's limit where another rank has started less.
   void forget_step();
 
   // The order of parameters that buckets follow, as indices into reduced_parameters(). From three

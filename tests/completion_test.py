@@ -40,7 +40,8 @@ for words, wanted, others in (
         (("precision", "--only", ""), "dtypes", "attention_grid"),
         (("bench", "attention", "--preset", ""), "handout", "2026"),
         (("train", "config.json", "--wrapper", ""), "bucketed", "nccl"),
-        (("account", "step", "--attention", ""), "--batch", "sdpa"),
+        (("account", "step", "--attention", ""), "naive", "sdpa"),
+        (("bench", "ddp", "--attention", ""), "sdpa", "kernel"),
         (("bench", "leaderboard", "--implementations", ""), "reference", "weights")):
     offered = complete(*words)
     expect(offered, [wanted], words)

@@ -1,5 +1,7 @@
 // What "auto" takes: rules by device, dtype and shape, from measurements that are named here. They
 // are never taken at run time, so that a run repeats bit for bit wherever it is repeated.
+#include <algorithm>
+
 #include "flashstep/attention.h"
 #include "flashstep/attention/cost.h"
 #include "flashstep/attention/implementations.h"
@@ -36,8 +38,8 @@ constexpr Rule kSdpaIsFaster[] = {
     {9, 72, 128, 2, int64_t{1} << 28},
 };
 
-// cuDNN's grids have no more places, in batches or in heads.
-constexpr int64_t kMostSdpaHeads = 65535;
+// cuDNN's grids have no more places: 70,000 heads of one batch fail.
+constexpr int64_t kMostInGrid = 65535;
 
 int64_t pairs_of(const AttentionProblem& problem) {
   const auto& [scale, causal, diagonal, deterministic] = problem.settings;
@@ -56,7 +58,8 @@ bool sdpa_is_faster(const AttentionProblem& problem) {
   // cuDNN adds gradients up by atomics: their bits do not repeat.
   if (problem.q.scalar_type() == at::kFloat || problem.settings.deterministic) return false;
   const int64_t d = problem.q.size(-1), heads = problem.q.numel() / (d * problem.q.size(-2));
-  if (heads > kMostSdpaHeads) return false;
+  const int64_t of_batch = problem.q.dim() > 2 ? problem.q.size(-3) : 1;
+  if (std::max(of_batch, heads / of_batch) > kMostInGrid) return false;
   const int64_t pairs = heads * pairs_of(problem);
   const int major = cuda_capability_major(problem.q.device().index());
   for (const Rule& rule : kSdpaIsFaster) {

@@ -98,7 +98,7 @@ class Bucket {
   at::Tensor packed_;  // where small gradients lie from step to step; or undefined
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
   c10::intrusive_ptr<c10d::Work> work_;
-  bool is_captured_ = false;  // it
+  bool is_captured_ = false;  // work_ was started in a capture
   std::vector<bool> filled_;
   size_t ready_ = 0;
 };

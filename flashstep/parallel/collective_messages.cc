@@ -162,7 +162,7 @@ class CollectiveMessages : public UnitMessages {
     });
   }
 
-  // The others have started, or will start, what this rank has.
+  // Where all ranks give up the others have started the same; else the wait ends with the group.
   void give_up(SideStream& stream) override {
     stream.run([&] {
       if (reduction_.work && is_captured_ == is_being_captured(device_))
@@ -223,8 +223,9 @@ class CollectiveMessages : public UnitMessages {
 
   // What the ranks of a copy have sent; the sum is on its way between the replicas then.
   void sum_up(const ShardedTensors& tensors) {
-    if (std::exchange(is_summed_, true) || !received_.defined()) return;
+    if (is_summed_ || !received_.defined()) return;
     if (reduction_.work) group_.wait(reduction_.work, averaging_);
+    is_summed_ = true;  // from here on the work is the replicas'
     reduction_ = {};
     received_ = sum_of_rows(received_, sum_dtype(tensors));
     if (replicas_ == nullptr) return;
@@ -263,7 +264,8 @@ class CollectiveMessages : public UnitMessages {
   Message reduction_;
   Tensor received_;  // (W, elements): what each rank has sent for this one's shards; or their sum
   Tensor sum_;       // (1, elements): of the tensors that are not divided
-  bool is_summed_ = false, is_captured_ = false;  // the reduction
+  bool is_summed_ = false;
+  bool is_captured_ = false;  // the reduction was started in a capture
 };
 
 }  // namespace

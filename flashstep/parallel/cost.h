@@ -202,8 +202,8 @@ double best_mesh_ratio(const FeedForward& layer, double tokens);
 
 // Tokens of the whole batch from which on the forward pass is compute-bound on this mesh, (N - 1) /
 // N taken for 1; infinite when Y alone is too large. At once: X e C / (2 W M_X). One after the
-// other: that over 1 - Y e C / (m F W M_Y). One rank on an axis sends
-// nothing there: 0 where X is 1, nothing to divide by where Y is.
+// other: that over 1 - Y e C / (m F W M_Y). One rank on an axis sends nothing there: with X = 1 the
+// result is 0, with Y = 1 the divisor is 1.
 double least_tokens(const FeedForward& layer, const Mesh& mesh, const Accelerator& accelerator,
                     bool at_once);
 

@@ -89,7 +89,7 @@ class GradientScatter {
     bool widens = false;
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
-    bool is_captured = false;      // it: a graph that was never replayed has not started it
+    bool is_captured = false;      // work was started in a capture
     SideStream* stream = nullptr;  // from which it was sent
     std::string name;
     bool is_taken_aside = false;  // by kernels of the side stream

@@ -33,7 +33,7 @@ class ShardedUnit {
   void start_gather(SideStream& stream);
   // Its tensors are whole (on a GPU: when the current stream goes on).
   void finish_gather(SideStream& stream);
-  // Waiting for a gather has failed, and others may still write to its memory: it stays.
+  // Waiting for a gather has failed, and others may still write to where it arrives: that stays.
   bool has_lost_gather() const { return state_ == State::kInFlight && waits_; }
   bool is_whole() const { return state_ == State::kWhole; }
   bool is_sharded() const { return state_ == State::kSharded; }

@@ -75,7 +75,7 @@ class UnitMessages {
   // joined).
   virtual void finish_reduction(ShardedTensors& tensors, SideStream& stream) = 0;
 
-  // After an exception: nothing more is sent, as it is not known what the others do. What was
+  // After an exception: nothing more is sent, as others may have got further. What was
   // started may never run, where a CUDA graph was to hold it.
   virtual void give_up(SideStream& stream) = 0;
 };

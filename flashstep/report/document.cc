@@ -151,8 +151,8 @@ class DocumentMaker {
     });
   }
 
-  // A preset that measures what answers it: this one, but for quick where it has measured that and
-  // its cases do not answer it; else of the latest year that asks. Empty: none.
+  // A preset that measures what answers it: the report's own, unless that is quick and has tried in
+  // vain; else the latest year's that does. Empty if none.
   std::string preset_for(const Question& question) const {
     const auto tried = [&](const Result& result) {
       return result.section == question.section && result.failure.empty() &&

@@ -42,7 +42,8 @@ std::string axis_label(const std::string& field) {
   return field;
 }
 
-// "1.500": the last of `values`, with its step where that is not `last`; in words, not finite.
+// "1.500": the last of `values`, with its step where that is not `last`; or "not finite since step
+// 12".
 std::string end_of(const std::vector<double>& steps, const std::vector<double>& values,
                    double last) {
   const auto name = [](double step) { return " step " + with_commas(std::llround(step)); };

@@ -158,7 +158,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     if isinstance(model, DistributedDataParallel) and buckets.get("order"):  # divided gradients have none
         # From three ranks on the bits of a sum depend on its place in a bucket.
         model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
-    if loaded is not None:
+    if optimizer is not None and loaded is not None:
         optimizer.load_state_dict(loaded)
     with torch.no_grad():
         for name, tensor in own.items():
