@@ -161,6 +161,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
  private:
   std::vector<GroupedParameter> new_parameters();
   Groups own_groups(const std::vector<OwnPiece>& pieces) const;
+  void make_inner();
   void set_inner_parameters(const std::function<bool(const OwnPiece&)>& chosen);
   NamedTensors numbered_parameters() const;
 

@@ -332,5 +332,23 @@ TEST(Ranks, KeptGradientsStay) {
   });
 }
 
+// One row of memory stands for all rows, as in masks and positions.
+struct Expanded : torch::nn::Module {
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(4, 3))};
+  Tensor mask;
+  explicit Expanded(double value)
+      : mask(register_buffer("mask", torch::full({1, 4}, value).expand({3, 4}))) {}
+  Tensor forward(const Tensor& x) { return linear(x * mask); }
+};
+
+TEST(Wrapping, ExpandedBuffersAreRankZeros) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel net(std::make_shared<Expanded>(group.rank() + 2), group);
+    EXPECT_TRUE(torch::equal(net.module()->mask, torch::full({3, 4}, 2.0)));
+    EXPECT_EQ(net.module()->mask.stride(0), 0);
+  });
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -34,6 +34,9 @@ void check_movable(const std::vector<GroupedParameter>& parameters) {
     require(tensor.is_non_overlapping_and_dense(),
             "[ShardedOptimizer] expected parameters that are dense in memory, got strides ",
             tensor.strides(), " for shape ", tensor.sizes());
+    require(!tensor.is_complex(),
+            "[ShardedOptimizer] expected real parameters for flat shards, got ", "one of ",
+            tensor.scalar_type(), " and shape ", tensor.sizes());
     if (tensor.numel() == 0) continue;
     const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
     ranges.emplace_back(begin, begin + tensor.nbytes());

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include "flashstep/base/called_back.h"
@@ -12,6 +13,7 @@
 #include "flashstep/fully_sharded.h"
 #include "flashstep/ops.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -103,6 +105,22 @@ TEST(FullyShardedFaults, ARankThatThrowsAloneInBackwardSaysWhy) {
       EXPECT_NE(std::string(error.what()).find("out of ideas"), std::string::npos) << error.what();
       if (group.rank() == kVictim) group.fail(error.what());
     }
+  });
+}
+
+struct SparseNet : torch::nn::Module {
+  torch::nn::Embedding table{register_module(
+      "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 6).sparse(true)))};
+  torch::Tensor forward(const torch::Tensor& ids) { return table(ids); }
+};
+
+TEST(FullyShardedFaults, SparseGradientsAreRefusedByName) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    FullyShardedDataParallel model(std::make_shared<SparseNet>(), group);
+    const auto loss = model(torch::tensor({1, 3})).sum();
+    testing::expect_sentence([&] { loss.backward(); },
+                             {"expected dense gradients", "table.weight"});
   });
 }
 

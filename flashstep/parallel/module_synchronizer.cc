@@ -34,6 +34,16 @@ Named parameters_of(const SynchronizedModule& module) {
   return named;
 }
 
+// Elements of an expanded tensor that lie in one place are written once.
+void write(at::Tensor tensor, at::Tensor value) {
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) != 0 || tensor.size(d) <= 1) continue;
+    tensor = tensor.narrow(d, 0, 1);
+    value = value.narrow(d, 0, 1);
+  }
+  tensor.copy_(value);
+}
+
 // One message: tensors of one kind.
 void broadcast_piece(const std::vector<at::Tensor>& piece, const Group& group) {
   std::vector<at::Tensor> flat_parts;
@@ -42,8 +52,8 @@ void broadcast_piece(const std::vector<at::Tensor>& piece, const Group& group) {
   group.broadcast(flat, 0);
   if (group.is_first()) return;
   int64_t offset = 0;
-  for (at::Tensor tensor : piece) {
-    tensor.copy_(flat.slice(0, offset, offset + tensor.numel()).view(tensor.sizes()));
+  for (const at::Tensor& tensor : piece) {
+    write(tensor, flat.slice(0, offset, offset + tensor.numel()).view(tensor.sizes()));
     offset += tensor.numel();
   }
 }

@@ -7,6 +7,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/ops.h"
 #include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/collective_error.h"
 #include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/parallel/shard_plan.h"
@@ -162,11 +163,23 @@ void ShardedOptimizerBase::reconcile() {
       }
     }
   }
-  if (!inner_) inner_ = make_inner_(own_groups(own_));
+  if (!inner_) make_inner();
   for (size_t g = inner_->param_groups().size(); g < param_groups_.size(); ++g) {
     inner_->add_param_group(
         OptimizerParamGroup(std::vector<Tensor>(), param_groups_[g].options().clone()));
   }
+}
+
+// What it refuses may be on some ranks only.
+void ShardedOptimizerBase::make_inner() {
+  std::optional<UserError> mistake;
+  try {
+    inner_ = make_inner_(own_groups(own_));
+  } catch (const UserError& error) {
+    mistake = error;
+  }
+  if (group_.world_size() > 1) mistake = CollectiveError(mistake, group_).first();
+  if (mistake) throw AgreedError(*mistake);
 }
 
 void ShardedOptimizerBase::carry_options() {

@@ -147,5 +147,15 @@ TEST(ShardedOptimizerRefusals, AStepOfGradientsThatWereRefused) {
   });
 }
 
+// A step would end in the middle of a message.
+TEST(ShardedOptimizerRefusals, ComplexParametersHaveNoFlatShards) {
+  const Group group{Environment()};
+  const std::vector<Tensor> complex = {torch::ones({3}, torch::kComplexFloat).requires_grad_()};
+  using Flat = ShardedOptimizer<torch::optim::SGD>;
+  expect_sentence(
+      [&] { Flat(complex, torch::optim::SGDOptions(0.1), group, {.mode = ShardMode::kFlat}); },
+      {"expected real parameters for flat shards", "ComplexFloat"});
+}
+
 }  // namespace
 }  // namespace flashstep

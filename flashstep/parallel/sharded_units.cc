@@ -410,6 +410,8 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
             " to be called by run(), but ", t.name, " was used without it");
     require(uses_[unit].in_backward, "[fully sharded] expected a loss made of what unit ",
             units_[unit].name(), " returned, but ", t.name, " was used beside it");
+    require(t.tensor.grad().layout() == at::kStrided,
+            "[fully sharded] expected dense gradients, got a sparse one for ", t.name);
     require(!at::GradMode::is_enabled() || !t.tensor.grad().requires_grad(),
             "[fully sharded] expected backward() without create_graph: the mean of ", t.name,
             "'s gradient over the ranks has no graph");

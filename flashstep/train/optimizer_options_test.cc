@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/lbfgs.h>
 
 #include "flashstep/checkpoint.h"
 #include "flashstep/data_parallel.h"
@@ -188,6 +189,25 @@ TEST_F(OptimizerOptions, StateOfOthersParametersIsRefused) {
     loop.run_directory = path / "run";
     expect_sentence([&] { run(job, loop); }, {"not the module's"});
     EXPECT_FALSE(fs::exists(path / "run"));
+  });
+}
+
+// LibTorch's LBFGS has none: rank 0 alone asks it for its state.
+TEST_F(OptimizerOptions, AnOptimizerThatCannotBeSavedIsRefusedOnAllRanks) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const fs::path path = fs::temp_directory_path() / str("flashstep_options_", ::getppid());
+    const Group group(environment);
+    DistributedDataParallel model(torch::nn::Linear(4, 4), group);
+    torch::optim::LBFGS optimizer(model.parameters(), torch::optim::LBFGSOptions(0.1).max_iter(3));
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      const Tensor loss = model(torch::ones({2, 4})).square().sum();
+      loss.backward();
+      return loss;
+    });
+    expect_sentence([&] { save(path, model, optimizer, 1); },
+                    {"expected an optimizer that LibTorch can save", "LBFGS"});
+    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 2);  // and all go on
   });
 }
 

@@ -108,12 +108,20 @@ NamedTensors OptimizerTensors::read() const {
     return result;
   }
   if (sharded_ != nullptr) sharded_->consolidate(0);
+  std::string bytes;
+  on_first_rank(job_.parallel->group(), "[rank 0] ", [&] {
+    torch::serialize::OutputArchive archive;
+    std::ostringstream out;
+    try {
+      job_.optimizer.save(archive);
+      archive.save_to(out);
+    } catch (const c10::Error& error) {  // LBFGS has a history of undefined tensors
+      throw UserError(str("[checkpoint] expected an optimizer that LibTorch can save, got ",
+                          class_name(), ": ", error.what_without_backtrace()));
+    }
+    bytes = out.str();
+  });
   if (!job_.parallel->is_main_rank()) return {};
-  torch::serialize::OutputArchive archive;
-  job_.optimizer.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  const std::string bytes = out.str();
   const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());
   return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(begin, bytes.size()), at::kByte)}};
 }

@@ -9,6 +9,7 @@
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
 
@@ -186,6 +187,17 @@ TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
     Resumable other(0, group);
     restore_checkpoint(in_memory(old), *other.job, *other.step);
     EXPECT_EQ(other.buckets(), 3u);
+  });
+}
+
+// AdamW refuses complex parameters; rank 0 alone has the only one.
+TEST(ShardedAdamW, WhatOneRankRefusesIsRefusedOnAll) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const std::vector<Tensor> complex = {torch::ones({3}, torch::kComplexFloat).requires_grad_()};
+    testing::expect_sentence([&] { ShardedAdamW(complex, AdamWOptions(1e-2), group); },
+                             {"floating-point", "ComplexFloat"});
+    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 2);
   });
 }
 
