@@ -1,4 +1,5 @@
 // Sources: flashstep/base/fields.cc flashstep/train/config.cc flashstep/model/config.cc
+// Sources: flashstep/tokenizer/special_tokens.cc
 // Any bytes as the JSON of a run's config: refused with UserError, or a config within its ranges
 // that is written and read back to the same values.
 #include <cstddef>
