@@ -1,5 +1,6 @@
 // Sources: flashstep/base/fields.cc flashstep/train/config.cc flashstep/model/config.cc
-// Sources: flashstep/tokenizer/special_tokens.cc
+// Sources: flashstep/tokenizer/special_tokens.cc flashstep/tokenizer/byte_alphabet.cc
+// Sources: flashstep/tokenizer/char_class.cc
 // Any bytes as the JSON of a run's config: refused with UserError, or a config within its ranges
 // that is written and read back to the same values.
 #include <cstddef>
