@@ -222,11 +222,12 @@ class QuickReportTest(unittest.TestCase):
         looks = browser.looks(self.path, {screenshot: boxes})[screenshot]
         for name in boxes:
             look = looks[name]
-            # Of reports that were looked at: pictures from 0.16, 90 and 0.003 on, tables from 0.11 and 155 colours.
+            # Of reports that were looked at: pictures from 0.16, 90 and 0.003 on, tables from 0.11 and 155 colours. The
+            # long page of a phone is made so small that lines lose their colour.
             self.assertGreater(look["ink"], 0.05, name)
             self.assertGreater(look["colours"], 50, name)
             if name.startswith("picture-"):
-                if is_vivid(name):
+                if is_vivid(name) and width > 1000:
                     self.assertGreater(look["vivid"], 0.001, name)
             else:
                 self.assertEqual(max(look["ground"]) < 64, theme == "dark", (name, look["ground"]))
