@@ -102,7 +102,7 @@ void add_implementations(CLI::App& command, std::vector<std::string>& names,
   }
 }
 
-void make_output_directory(const std::string& directory) {
+void make_output_directory(const std::string& directory, const std::vector<std::string>& names) {
   if (directory.empty()) return;
   try {
     make_directories(directory);
@@ -111,6 +111,7 @@ void make_output_directory(const std::string& directory) {
   }
   require(::access(directory.c_str(), W_OK | X_OK) == 0,
           "[--out] expected a directory that can be written to, got ", directory);
+  for (const std::string& name : names) refuse_files_of_others(directory + "/" + name);
 }
 
 void refuse_files_of_others(const std::string& stem) {
@@ -149,8 +150,7 @@ void show(const tools::BenchReport& report, const std::string& directory, const 
 
 void run_and_show(const std::function<tools::BenchReport()>& benchmark,
                   const std::string& directory, const std::string& name) {
-  make_output_directory(directory);
-  if (!directory.empty()) refuse_files_of_others(directory + "/" + name);  // before the work
+  make_output_directory(directory, {name});
   keep_memory_of_tensors();
   const SignalGuard signals;
   show(benchmark(), directory, name);

@@ -84,9 +84,10 @@ inline void take_if_given(int64_t given, int64_t& value) {
 
 void print_progress(const std::string& line);  // on stderr
 
-// The directory of --out, before all work; nothing for "". UserError if it cannot be made or
-// written to.
-void make_output_directory(const std::string& directory);
+// The directory of --out, before all work, for NAME.* of each of `names`; nothing for "". UserError
+// if it cannot be made or written to, or as refuse_files_of_others().
+void make_output_directory(const std::string& directory,
+                           const std::vector<std::string>& names = {});
 
 // UserError where STEM.* would overwrite files that no earlier call wrote: beside those STEM.json
 // is a table.

@@ -89,14 +89,13 @@ void print_json(const Machine& machine, const std::vector<Limits>& all) {
 }
 
 void run_info(const InfoOptions& options) {
+  make_output_directory(options.directory, {"limits"});
   const Machine machine = measure::describe_machine();
   std::vector<Limits> limits = {measure::machine_limits(machine, "cpu", options.measure)};
   if (!machine.gpus.empty())
     limits.push_back(measure::machine_limits(machine, "cuda", options.measure));
   limits.push_back(measure::machine_limits(machine, "link", options.measure));
   if (!options.directory.empty()) {
-    make_output_directory(options.directory);
-    refuse_files_of_others(options.directory + "/limits");
     tools::BenchReport files;
     files.table = tools::limits_table(machine, limits);
     tools::save(files, options.directory + "/limits");

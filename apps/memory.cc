@@ -24,8 +24,7 @@ void run(const MemoryArguments& arguments) {
   if (const auto task = tools::rank_task()) return tools::memory_process(*task);
   tools::MemoryOptions options = arguments.given;
   const std::string& directory = options.directory;
-  make_output_directory(directory);
-  if (!directory.empty()) refuse_files_of_others(directory + "/memory");
+  make_output_directory(directory, {"memory"});
   if (!arguments.snapshot.empty()) {
     return show(tools::snapshot_report(arguments.snapshot, options.largest, directory), directory,
                 "memory");

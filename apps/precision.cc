@@ -29,11 +29,9 @@ struct PrecisionArguments {
 };
 
 void run(PrecisionArguments arguments) {
-  make_output_directory(arguments.directory);
-  for (const std::string& part : arguments.parts) {
-    if (!arguments.directory.empty())
-      refuse_files_of_others(arguments.directory + "/precision_" + part);
-  }
+  std::vector<std::string> names;
+  for (const std::string& part : arguments.parts) names.push_back("precision_" + part);
+  make_output_directory(arguments.directory, names);
   keep_memory_of_tensors();  // as flashstep train does
   arguments.sizes.device = device_or_gpu(arguments.sizes.device);
   arguments.sizes.sizes = tools::sizes_named(arguments.sizes.sizes);

@@ -22,7 +22,7 @@ struct ProfileArguments {
 };
 
 void read_trace(const ProfileArguments& arguments) {
-  make_output_directory(arguments.directory);
+  make_output_directory(arguments.directory, {"profile"});
   ProgressBar bar("reading " + arguments.trace, ProgressBar::Unit::kBytes);
   const auto report = tools::trace_report(arguments.trace, arguments.top, bar.callback());
   bar.finish();
