@@ -1,10 +1,14 @@
 // The CUDA kernels as other GPUs cut their work, in TF32, and with numbers that are none.
+#include <algorithm>
 #include <bit>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <torch/cuda.h>
 
 #include "flashstep/attention/attention_test.h"
@@ -46,12 +50,15 @@ Tensor not_a_number(at::IntArrayRef sizes, at::ScalarType dtype) {
 
 using PlanForward = std::function<attention_cuda::ForwardPlan(const attention_cuda::Problem&,
                                                               const attention_cuda::Device&)>;
+using PlanBackward = std::function<attention_cuda::BackwardPlan(const attention_cuda::Problem&,
+                                                                const attention_cuda::Device&)>;
 
 // Both passes as they are cut for `device`, which need not be the GPU that runs them. What is to be
 // written, and the workspace, is NaN before.
 Results run_as(const attention_cuda::Device& device, const Inputs& x,
                const AttentionOptions& options,
-               const PlanForward& plan_forward = attention_cuda::plan_forward) {
+               const PlanForward& plan_forward = attention_cuda::plan_forward,
+               const PlanBackward& plan_backward = attention_cuda::plan_backward) {
   const Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   const int64_t diagonal = options.align_last ? k.size(2) - q.size(2) : 0;
@@ -73,7 +80,7 @@ Results run_as(const attention_cuda::Device& device, const Inputs& x,
       attention_cuda::forward({problem, kernel_input(q), kernel_input(k), kernel_input(v),
                                kernel_output(to.out), to.logsumexp.data_ptr<float>()},
                               forward_plan, of_forward.mutable_data_ptr(), stream));
-  const auto backward_plan = attention_cuda::plan_backward(problem, device);
+  const auto backward_plan = plan_backward(problem, device);
   const Tensor of_backward = workspace(backward_plan.workspace_bytes());
   C10_CUDA_CHECK(attention_cuda::backward(
       {problem, kernel_input(q), kernel_input(k), kernel_input(v), kernel_input(to.out),
@@ -137,6 +144,77 @@ TEST_F(AttentionKernelsGpu, WarpgroupsAreRight) {
       }
     }
   }
+}
+
+// Both backward forms at every edge; a section of few heads has many blocks of each that wait.
+TEST_F(AttentionKernelsGpu, WarpgroupsBackwardAreRight) {
+  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
+  constexpr attention_cuda::Device kDevice = {132, 227 * 1024, 228 * 1024, true};
+  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      for (const auto& [n, m] :
+           {std::pair(1, 1), std::pair(147, 203), std::pair(1029, 130), std::pair(643, 3333)}) {
+        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
+        for (AttentionOptions mask : masks()) {
+          const auto reference = attention_testing::reference_of(x, mask);
+          for (const bool one_pass : {false, true}) {
+            if (one_pass && d > 64 && d <= 96) continue;  // not there
+            for (const bool deterministic : {true, false}) {
+              if (!one_pass && !deterministic) continue;  // the same
+              for (const int64_t section : {1, 8}) {
+                const auto plan = [&](const auto& problem, const auto& device) {
+                  using attention_cuda::BackwardForm;
+                  auto plan = attention_cuda::plan_of(
+                      problem, device,
+                      one_pass ? BackwardForm::kWarpgroupsOnePass : BackwardForm::kWarpgroups);
+                  plan.keys.section_heads = std::min(section, plan.keys.heads);
+                  return plan;
+                };
+                mask.deterministic = deterministic;
+                const auto run = [&] {
+                  return run_as(kDevice, x, mask, attention_cuda::plan_forward, plan);
+                };
+                const Results got = run();
+                const std::string what =
+                    str("D ", d, ", ", n, " x ", m, one_pass ? ", one pass" : ", two passes",
+                        deterministic ? ", deterministic, " : ", ", section ", section);
+                expect_results(got, reference, unit_of(dtype, d), what);
+                if (!deterministic) continue;
+                const Results again = run();
+                for (const auto part : {&Results::grad_q, &Results::grad_k, &Results::grad_v})
+                  EXPECT_TRUE(testing::same_bits(got.*part, again.*part)) << what;
+              }
+            }
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
+// Blocks that wait for others on a GPU that other kernels fill.
+TEST_F(AttentionKernelsGpu, OrderedSumsOfThreeStreamsRepeat) {
+  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
+  constexpr attention_cuda::Device kDevice = {132, 227 * 1024, 228 * 1024, true};
+  const Inputs x = random_inputs({{1, 8}, 0, 2048, 2048, 128}, at::kBFloat16, kGpu);
+  const auto plan = [](const auto& problem, const auto& device) {
+    return attention_cuda::plan_of(problem, device,
+                                   attention_cuda::BackwardForm::kWarpgroupsOnePass);
+  };
+  const auto run = [&] {
+    return run_as(kDevice, x, cuda(true, true), attention_cuda::plan_forward, plan);
+  };
+  const Results alone = run();
+  at::cuda::getCurrentCUDAStream().synchronize();
+  std::vector<Results> all;
+  for (int i = 0; i < 30; ++i) {
+    const at::cuda::CUDAStreamGuard guard(
+        at::cuda::getStreamFromPool(/*isHighPriority=*/i % 3 == 0));
+    all.push_back(run());
+  }
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  for (const Results& one : all) EXPECT_TRUE(testing::same_bits(one.grad_q, alone.grad_q));
 }
 
 TEST_F(AttentionKernelsGpu, Tf32AtEveryHeadDim) {

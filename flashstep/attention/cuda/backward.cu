@@ -81,6 +81,7 @@ cudaError_t backward(const Backward& pass, const BackwardPlan& plan, void* works
   float* const floats = static_cast<float*>(workspace);
   args.logsumexp = floats + plan.logsumexp_at;
   args.row_dots = floats + plan.row_dots_at;
+  args.turns = reinterpret_cast<int*>(floats + plan.turns_at);
   args.q_sums = floats + plan.q_sums_at;
   args.k_sums = floats + plan.k_sums_at;
   args.v_sums = floats + plan.v_sums_at;

@@ -1,5 +1,5 @@
-// The backward pass on Hopper, by warpgroups, always in two passes: dK and dV, then dQ. Nothing is
-// added across blocks, so bits repeat.
+// The backward pass on Hopper, by warpgroups, in two passes: dK and dV, then dQ. Nothing is added
+// across blocks, so bits repeat. backward_hopper_one_pass.cuh is built of its parts.
 //
 // Both passes are one kernel. A block's own rows (`left`: K and V, or Q and dO) stay in shared
 // memory while tiles of the others (`right`) come and go. Scores are left right^T in both, so that
@@ -17,7 +17,7 @@
 
 namespace flashstep::attention_cuda {
 
-enum class GradientsOf { kKeys, kQueries };  // what a pass computes
+enum class GradientsOf { kKeys, kQueries, kAll };  // what a pass computes
 
 // K and V, Q and dO, or the other way round.
 struct BackwardMaps {
@@ -27,7 +27,8 @@ struct BackwardMaps {
 // A block's tiles and the barriers that say what is there.
 template <GradientsOf kOf, int kDim>
 struct WarpgroupTiles {
-  static constexpr bool kOfKeys = kOf == GradientsOf::kKeys;
+  static constexpr bool kOfAll = kOf == GradientsOf::kAll;
+  static constexpr bool kOfKeys = kOf != GradientsOf::kQueries;  // a block owns keys
   static constexpr int kLeftRows = kWarpgroupRows, kGroups = kLeftRows / 64;
   static constexpr int kRightRows =
       kOfKeys ? warpgroup_keys_tile(kDim).queries : warpgroup_queries_tile(kDim).keys;
@@ -39,16 +40,28 @@ struct WarpgroupTiles {
   static constexpr int kLeftBytes = kColumns * kLeftColumn, kRightBytes = kColumns * kRightColumn;
   static constexpr int kStatBytes = kOfKeys ? kRightRows * 4 : 0;  // dQ's are in registers
   static constexpr int kStageBytes = 2 * kRightBytes;
-  static constexpr int kStatsAt = 2 * kLeftBytes + kStages * kStageBytes;
+  // One pass: two steps' gradients of scores, and the staged dQ of a step.
+  static constexpr int kBuffers = kOfAll ? 2 : 0;
+  static constexpr int kScoreBytes = kLeftRows * kRightRows * 2;
+  static constexpr int kSumBytes = kOfAll ? kRightRows * kDim * 4 : 0;
+  static constexpr int kAdders = kOfAll ? 3 : 0;  // warps that add dQ
+  static constexpr int kScoresAt = 2 * kLeftBytes + kStages * kStageBytes;
+  static constexpr int kSumsAt = kScoresAt + kBuffers * kScoreBytes;
+  static constexpr int kStatsAt = kSumsAt + kSumBytes;
   static constexpr int kBarriersAt = kStatsAt + kStages * 2 * kStatBytes;
-  static constexpr int kBytes = kBarriersAt + 8 * (1 + 3 * kStages) + kSwizzleBytes;
+  static constexpr int kBarriers = 1 + 3 * kStages + 2 * kBuffers + kAdders + kOfAll;
+  static constexpr int kBytes = kBarriersAt + 8 * kBarriers + kSwizzleBytes;
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
+  static_assert(kBytes <= shared_bytes(SharedMemoryTier::k227KiB));
 
   uint32_t left[2];
-  uint32_t right;                          // first and second tile of a stage, stage after stage
-  uint32_t stats;                          // logsumexp and D of a stage's queries
-  uint32_t here;                           // left
-  uint32_t first_here, second_here, free;  // by stage
+  uint32_t right;                             // first and second tile of a stage, stage after stage
+  uint32_t stats;                             // logsumexp and D of a stage's queries
+  uint32_t here;                              // left
+  uint32_t first_here, second_here, free;     // by stage
+  uint32_t scores, scores_here, scores_free;  // by buffer
+  uint32_t sums, sums_free;
+  uint32_t sums_here;  // by adder
 
   __device__ explicit WarpgroupTiles(char* shared) {
     const uint32_t start =
@@ -61,6 +74,12 @@ struct WarpgroupTiles {
     first_here = here + 8;
     second_here = first_here + 8 * kStages;
     free = second_here + 8 * kStages;
+    scores = start + kScoresAt;
+    scores_here = free + 8 * kStages;
+    scores_free = scores_here + 8 * kBuffers;
+    sums = start + kSumsAt;
+    sums_here = scores_free + 8 * kBuffers;
+    sums_free = sums_here + 8 * kAdders;
     if (threadIdx.x == 0) {
       init_barrier(here, 1);
       for (int stage = 0; stage < kStages; ++stage) {
@@ -68,6 +87,13 @@ struct WarpgroupTiles {
         init_barrier(second_here + 8 * stage, 1);
         init_barrier(free + 8 * stage, kGroups);
       }
+      for (int buffer = 0; buffer < kBuffers; ++buffer) {
+        init_barrier(scores_here + 8 * buffer, kGroups * kWarpgroup);
+        init_barrier(scores_free + 8 * buffer, kGroups);
+      }
+      for (int adder = 0; adder < kAdders; ++adder)
+        init_barrier(sums_here + 8 * adder, kGroups * kWarpgroup);
+      if constexpr (kOfAll) init_barrier(sums_free, 1);
       fence_barriers();
     }
     __syncthreads();
@@ -138,6 +164,20 @@ struct BackwardWork {
   }
 };
 
+// f(step, query head or key head, tile) for all steps of a block: tiles come from the first to the
+// last in two passes, from the last to the first in one.
+template <typename Tiles, typename F>
+__device__ inline void for_each_step(const BackwardWork<Tiles>& work, F&& f) {
+  const int tiles = work.end_tile - work.first_tile;
+  int step = 0;
+  for (int right = 0; right < work.right_heads; ++right) {
+    for (int i = 0; i < tiles; ++i, ++step) {
+      const int tile = Tiles::kOfAll ? work.end_tile - 1 - i : work.first_tile + i;
+      f(step, work.first_right_head + right, tile);
+    }
+  }
+}
+
 // Copies all tiles of the work, each as soon as its place is free.
 template <typename Tiles>
 __device__ inline void copy_backward_tiles(const Tiles& tiles, const BackwardWork<Tiles>& work,
@@ -149,27 +189,23 @@ __device__ inline void copy_backward_tiles(const Tiles& tiles, const BackwardWor
     Tiles::copy(tiles.left[i], Tiles::kLeftColumn, maps.left[i], work.first_left, work.head,
                 work.batch, tiles.here);
   if (Tiles::kOfKeys) wait_for_previous_kernel();  // the statistics are its results
-  int step = 0;
-  for (int right = 0; right < work.right_heads; ++right) {
-    const int head = work.first_right_head + right;
+  for_each_step(work, [&](int step, int head, int tile) {
     const int64_t stat_row =
         (static_cast<int64_t>(work.batch) * args.pass.problem.heads + head) * args.plan.padded_n;
-    for (int tile = work.first_tile; tile < work.end_tile; ++tile, ++step) {
-      const int stage = step % Tiles::kStages, row = tile * Tiles::kRightRows;
-      wait_barrier(tiles.free + 8 * stage, step / Tiles::kStages % 2 ^ 1);
+    const int stage = step % Tiles::kStages, row = tile * Tiles::kRightRows;
+    wait_barrier(tiles.free + 8 * stage, step / Tiles::kStages % 2 ^ 1);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t here = (i == 0 ? tiles.first_here : tiles.second_here) + 8 * stage;
-        arrive_expecting(here, Tiles::kRightBytes + Tiles::kStatBytes);
-        Tiles::copy(tiles.right + stage * Tiles::kStageBytes + i * Tiles::kRightBytes,
-                    Tiles::kRightColumn, maps.right[i], row, head, work.batch, here);
-        if constexpr (Tiles::kOfKeys)
-          copy_bytes(tiles.stage_stats(stage) + i * Tiles::kStatBytes,
-                     (i == 0 ? args.logsumexp : args.row_dots) + stat_row + row, Tiles::kStatBytes,
-                     here);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t here = (i == 0 ? tiles.first_here : tiles.second_here) + 8 * stage;
+      arrive_expecting(here, Tiles::kRightBytes + Tiles::kStatBytes);
+      Tiles::copy(tiles.right + stage * Tiles::kStageBytes + i * Tiles::kRightBytes,
+                  Tiles::kRightColumn, maps.right[i], row, head, work.batch, here);
+      if constexpr (Tiles::kOfKeys)
+        copy_bytes(tiles.stage_stats(stage) + i * Tiles::kStatBytes,
+                   (i == 0 ? args.logsumexp : args.row_dots) + stat_row + row, Tiles::kStatBytes,
+                   here);
     }
-  }
+  });
 }
 
 // f(score, block, element, statistic of its query) for all scores of a step. Queries are columns of
@@ -188,6 +224,41 @@ __device__ inline void with_stats(float (&scores)[kBlocks][4], uint32_t of_colum
 #pragma unroll
     for (int i = 0; i < 4; ++i) f(scores[j][i], j, i, of_query[kOfKeys ? i % 2 : i / 2]);
   }
+}
+
+// Weights of the pairs of a step that a causal mask hides are 0. first_row: the warp's first.
+template <typename Tiles, int kBlocks>
+__device__ inline void hide_scores(float (&weights)[kBlocks][4], const Problem& problem,
+                                   const BackwardWork<Tiles>& work, int tile, int first_row,
+                                   int lane) {
+  constexpr bool kOfKeys = Tiles::kOfKeys;
+  const int first_right = tile * Tiles::kRightRows;
+  const int diagonal = static_cast<int>(problem.diagonal);
+  const int last_key =
+      (kOfKeys ? work.first_left + Tiles::kLeftRows : first_right + Tiles::kRightRows) - 1;
+  const int first_query = kOfKeys ? first_right : work.first_left;
+  if (!problem.causal || last_key <= first_query + diagonal) return;
+  const int row = first_row + lane / 4 + (kOfKeys ? -diagonal : diagonal);
+  const int column = first_right + lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int left_at = row + i / 2 * 8, right_at = column + 8 * j + i % 2;
+      if (kOfKeys ? left_at > right_at : right_at > left_at) weights[j][i] = 0;
+    }
+  }
+}
+
+// Sums of 64 rows of a warpgroup to their gradient.
+template <Element kElement, int kDim>
+__device__ inline void put_gradient(const Output& to, int64_t batch, int64_t head, int first_row,
+                                    int64_t rows, int columns, float factor,
+                                    const float (&sums)[kDim / 8][4], int lane) {
+  constexpr int kBytes = element_bytes(kElement);
+  put_rows<kElement, 1, kDim / 8>(
+      head_data<kBytes>(to, batch, head), to.strides.row * kBytes, first_row, rows, 0, columns,
+      factor, reinterpret_cast<const float(&)[1][kDim / 8][4]>(sums), lane, /*add=*/false);
 }
 
 template <GradientsOf kOf, Element kElement, int kDim>
@@ -263,23 +334,7 @@ __global__ void __launch_bounds__(WarpgroupTiles<kOf, kDim>::kThreads, 1)
     with_stats<kOfKeys>(scores, stats, logsumexps, [&](float& x, int, int, float logsumexp) {
       x = exp2_approx(fmaf(x, args.scale_log2, -logsumexp));
     });
-    const int first_right = tile * Tiles::kRightRows;
-    const int diagonal = static_cast<int>(problem.diagonal);
-    const int last_key =
-        (kOfKeys ? work.first_left + Tiles::kLeftRows : first_right + Tiles::kRightRows) - 1;
-    const int first_query = kOfKeys ? first_right : work.first_left;
-    if (problem.causal && last_key > first_query + diagonal) {
-      const int row = first_row + lane / 4 + (kOfKeys ? -diagonal : diagonal);
-      const int column = first_right + lane % 4 * 2;
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int left_at = row + i / 2 * 8, right_at = column + 8 * j + i % 2;
-          if (kOfKeys ? left_at > right_at : right_at > left_at) scores[j][i] = 0;
-        }
-      }
-    }
+    hide_scores<Tiles>(scores, problem, work, tile, first_row, lane);
     if constexpr (kOfKeys) {
       pack_fragments<kElement>(weights, scores);
       wgmma_fence();
@@ -298,12 +353,9 @@ __global__ void __launch_bounds__(WarpgroupTiles<kOf, kDim>::kThreads, 1)
     if (signals) arrive(tiles.free + 8 * stage);
     if (++tile == work.end_tile) tile = work.first_tile;
   }
-  constexpr int kBytes = element_bytes(kElement);
   const auto put = [&](const Output& to, int64_t rows, const float(&c)[kDim / 8][4], float factor) {
-    put_rows<kElement, 1, kDim / 8>(
-        head_data<kBytes>(to, work.batch, work.head), to.strides.row * kBytes, first_row, rows, 0,
-        problem.head_dim, factor, reinterpret_cast<const float(&)[1][kDim / 8][4]>(c), lane,
-        /*add=*/false);
+    put_gradient<kElement, kDim>(to, work.batch, work.head, first_row, rows, problem.head_dim,
+                                 factor, c, lane);
   };
   if constexpr (kOfKeys) {
     put(args.pass.grad_k, problem.m, sums, problem.scale);
@@ -314,9 +366,9 @@ __global__ void __launch_bounds__(WarpgroupTiles<kOf, kDim>::kThreads, 1)
 #endif
 }
 
-template <GradientsOf kOf, Element kElement, int kDim>
-cudaError_t launch_backward_hopper(const BackwardArguments& args, cudaStream_t stream) {
-  using Tiles = WarpgroupTiles<kOf, kDim>;
+// A kernel of these tiles for the blocks of its grid.
+template <typename Tiles, auto kKernel>
+cudaError_t launch_tiles(const BackwardArguments& args, cudaStream_t stream) {
   const Backward& pass = args.pass;
   const Problem& problem = pass.problem;
   BackwardMaps maps;
@@ -333,9 +385,14 @@ cudaError_t launch_backward_hopper(const BackwardArguments& args, cudaStream_t s
     if (error != cudaSuccess) return error;
   }
   const BackwardGrid& grid = Tiles::kOfKeys ? args.plan.keys : args.plan.queries;
-  return launch_after<backward_hopper_kernel<kOf, kElement, kDim>>(
-      dim3(static_cast<unsigned>(grid.blocks)), dim3(Tiles::kThreads), Tiles::kBytes, stream, args,
-      maps);
+  return launch_after<kKernel>(dim3(static_cast<unsigned>(grid.blocks)), dim3(Tiles::kThreads),
+                               Tiles::kBytes, stream, args, maps);
+}
+
+template <GradientsOf kOf, Element kElement, int kDim>
+cudaError_t launch_backward_hopper(const BackwardArguments& args, cudaStream_t stream) {
+  return launch_tiles<WarpgroupTiles<kOf, kDim>, backward_hopper_kernel<kOf, kElement, kDim>>(
+      args, stream);
 }
 
 }  // namespace flashstep::attention_cuda

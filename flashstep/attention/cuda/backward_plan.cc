@@ -13,6 +13,8 @@ constexpr int64_t kRowPadding = 128;
 
 // What the blocks of a section share in L2: half of the 50 MB of an H100, a whole A100's partition.
 constexpr int64_t kBackwardSectionBytes = int64_t{24} << 20;
+// Where sums are ordered under a causal mask: more heads, so that fewer blocks wait for each other.
+constexpr int64_t kOrderedSectionBytes = int64_t{48} << 20;
 
 // Slices of sums in two passes; beyond, tiles are cut into fewer chunks, or these come in waves.
 constexpr int64_t kSliceBytes = int64_t{256} << 20;
@@ -79,6 +81,12 @@ int64_t most_steps(Arithmetic arithmetic, int rows) {
   return arithmetic == Arithmetic::kTf32x3 ? kLongestSum / rows : kAny;
 }
 
+// Sections of one size, of at most so many heads: a last one of few would begin its longest tiles
+// when the others end.
+int64_t section_of(int64_t heads, int64_t most) {
+  return ceil_div(heads, ceil_div(heads, std::clamp<int64_t>(most, 1, heads)));
+}
+
 // The chunks that let the pass end first, in steps of one multiprocessor's slot: one chunk where
 // all blocks run at once; else all work evenly spread and a tail in which slots wait for the last
 // blocks, half a chunk - less for whole tiles of a causal mask, whose last ones have few steps.
@@ -113,50 +121,29 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
     best.chunk_steps = most_steps;
     best.chunks = ceil_div(steps.longest, most_steps);
   }
-  // Sections of one size: a last one of few heads would begin its longest tiles when the others
-  // end.
-  const int64_t sections =
-      ceil_div(heads, std::clamp<int64_t>(kBackwardSectionBytes / head_bytes, 1, heads));
-  best.section_heads = ceil_div(heads, sections);
+  best.section_heads = section_of(heads, kBackwardSectionBytes / head_bytes);
   best.blocks =
       ceil_div(heads, best.section_heads) * best.section_heads * best.tiles * best.wave_chunks;
   return best;
 }
 
 // Whole tiles, and no block without one.
-BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t head_bytes) {
-  BackwardGrid grid = cut(steps, heads, /*slots=*/1, std::max<int64_t>(1, steps.longest),
-                          /*most_chunks=*/1, head_bytes);
+BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t most_section_heads) {
+  BackwardGrid grid = {};
+  grid.heads = heads;
+  grid.tiles = steps.tiles;
+  grid.chunk_steps = std::max<int64_t>(1, steps.longest);
+  grid.chunks = grid.wave_chunks = 1;
+  grid.section_heads = section_of(heads, most_section_heads);
   grid.blocks = heads * grid.tiles;
   return grid;
 }
 
-// Warpgroups do a step in half the time of the other forms, but take whole tiles: of few, the
-// longest one decides, where the others cut it for all multiprocessors. Times in steps of 128 by
-// 128, both passes of warpgroups. On an H200 (bfloat16, D 64 and 128, 1 to 64 heads, N 128 to
-// 65536) the form taken for fewer tiles than multiprocessors is 1 % slower than the better one in
-// the mean of 464 choices, 28 % at most (reports/attention_h200/warpgroups).
-bool takes_warpgroups(const BackwardPlan& plan, const Problem& problem, const Device& device) {
-  if (!device.warpgroups || !has_warpgroups(plan.arithmetic, plan.padded_dim)) return false;
-  constexpr double kStart = 2.5, kOfKeys = 4.0 / 7;  // of a step's products; the rest is dQ's
-  // Two passes end with sums over slices of a cut tile, one pass with the conversion of dQ.
-  const double other_start = problem.deterministic ? 13.5 : 4;
-  const double other_step = problem.deterministic ? 2.6 : 2;
-  constexpr int kRows = kWarpgroupRows;
-  const Steps keys = count_steps(ceil_div(problem.m, kRows), [&](int64_t tile) {
-    return problem.heads / problem.kv_heads *
-           (ceil_div(problem.n, kRows) - first_query_tile(problem, tile * kRows, kRows));
-  });
-  const Steps queries = count_steps(ceil_div(problem.n, kRows), [&](int64_t tile) {
-    return visible_key_tiles(problem, std::min(problem.n, (tile + 1) * kRows) - 1, kRows);
-  });
-  const double even = static_cast<double>(problem.batches) * problem.heads *
-                      static_cast<double>(queries.total) / device.sm_count;
-  const auto time = [&](const Steps& steps) {
-    return std::max(even, static_cast<double>(steps.longest));
-  };
-  return kStart + kOfKeys * time(keys) + (1 - kOfKeys) * time(queries) <=
-         other_start + other_step * even;
+// Heads whose Q and dO a section holds in L2: of the query heads of a key head one is in work at a
+// time.
+int64_t key_section(const Problem& problem, bool ordered) {
+  const int64_t head_bytes = problem.n * 2 * padded_dim(problem.head_dim) * 2;
+  return (ordered && problem.causal ? kOrderedSectionBytes : kBackwardSectionBytes) / head_bytes;
 }
 
 void lay_out(BackwardPlan& plan, const Problem& problem) {
@@ -165,10 +152,69 @@ void lay_out(BackwardPlan& plan, const Problem& problem) {
   plan.k_slice = problem.batches * problem.kv_heads * plan.padded_m * plan.padded_dim;
   plan.logsumexp_at = 0;
   plan.row_dots_at = rows;
-  plan.q_sums_at = 2 * rows;
+  plan.turns_at = 2 * rows;
+  constexpr int kAligned = 4;  // copies and sums are of 16 bytes
+  plan.q_sums_at =
+      plan.turns_at +
+      (plan.ordered ? ceil_div(rows / plan.keys_tile.queries, kAligned) * kAligned : 0);
   plan.k_sums_at = plan.q_sums_at + plan.q_slices * plan.q_slice;
   plan.v_sums_at = plan.k_sums_at + plan.k_slices * plan.k_slice;
   plan.workspace_floats = plan.v_sums_at + plan.k_slices * plan.k_slice;
+}
+
+// Of the three forms, the one whose time is least; in steps of 128 by 128, as long as both passes
+// of warpgroups take for one. By warps, few tiles are cut for all multiprocessors. Warpgroups take
+// whole tiles, of which the longest may decide. One pass of them has sums to make zero, add to and
+// round, beyond L2 where they are large; in order, a block begins when the ones before it in its
+// head have.
+//
+// Fitted to 475 shapes on an H100 (bfloat16, D 64 and 128, 1 to 256 heads, N 256 to 32768). The
+// form taken is slower than the best one by 1.1 % in the mean where bits repeat, 24 % at most, and
+// by 0.4 %, 17 % at most, where they need not (reports/attention_h200/one_pass).
+BackwardForm choose_form(const Problem& problem, const Device& device) {
+  const Arithmetic arithmetic = arithmetic_of(problem);
+  const int dim = padded_dim(problem.head_dim);
+  if (!device.warpgroups || !has_warpgroups(arithmetic, dim)) return BackwardForm::kWarps;
+  constexpr int kRows = kWarpgroupRows;
+  const Steps keys = count_steps(ceil_div(problem.m, kRows), [&](int64_t tile) {
+    return problem.heads / problem.kv_heads *
+           (ceil_div(problem.n, kRows) - first_query_tile(problem, tile * kRows, kRows));
+  });
+  const Steps queries = count_steps(ceil_div(problem.n, kRows), [&](int64_t tile) {
+    return visible_key_tiles(problem, std::min(problem.n, (tile + 1) * kRows) - 1, kRows);
+  });
+  const double heads = static_cast<double>(problem.batches) * problem.heads;
+  const double even = heads * static_cast<double>(queries.total) / device.sm_count;
+  const double key_longest = static_cast<double>(keys.longest);
+  const double query_longest = static_cast<double>(queries.longest);
+
+  const double by_warps = problem.deterministic ? 13.5 + 2.6 * even : 4 + 2 * even;
+  constexpr double kOfKeys = 4.0 / 7;  // of a step's products; the rest is dQ's
+  const double two_passes =
+      2.5 + kOfKeys * std::max(even, key_longest) + (1 - kOfKeys) * std::max(even, query_longest);
+  double one_pass = INFINITY;
+  if (has_one_pass_of_warpgroups(arithmetic, dim)) {
+    constexpr double kStep = 0.68, kRow = 8e-5, kFarRow = 1e-4;
+    const double rows = heads * static_cast<double>(ceil_div(problem.n, kRows) * kRows);
+    const double near_rows = static_cast<double>(int64_t{16} << 20) / (4 * dim);
+    double wait = 0;  // of the last of a head's blocks that begin together
+    if (problem.deterministic) {
+      const int64_t section =
+          section_of(problem.batches * problem.kv_heads, key_section(problem, /*ordered=*/true));
+      wait = (dim > 64         ? 0.45
+              : problem.causal ? 0.7
+                               : 1.2) *
+             std::min(static_cast<double>(keys.tiles),
+                      static_cast<double>(device.sm_count) / static_cast<double>(section));
+    }
+    // Under a causal mask those that begin late have fewer steps.
+    const double longest = kStep * key_longest + (problem.causal ? 0 : wait);
+    one_pass = 3 + kRow * rows + kFarRow * std::max(0.0, rows - near_rows) +
+               std::max(kStep * even + wait, longest);
+  }
+  return one_pass <= std::min(two_passes, by_warps) ? BackwardForm::kWarpgroupsOnePass
+         : two_passes <= by_warps                   ? BackwardForm::kWarpgroups
+                                                    : BackwardForm::kWarps;
 }
 
 }  // namespace
@@ -178,14 +224,20 @@ Problem with_bounded_diagonal(Problem problem) {
   return problem;
 }
 
-BackwardPlan plan_backward(const Problem& any_problem, const Device& device) {
+BackwardPlan plan_backward(const Problem& problem, const Device& device) {
+  return plan_of(problem, device, choose_form(with_bounded_diagonal(problem), device));
+}
+
+BackwardPlan plan_of(const Problem& any_problem, const Device& device, BackwardForm form) {
   const Problem problem = with_bounded_diagonal(any_problem);
   BackwardPlan plan = {};
   plan.sm_count = device.sm_count;
   plan.arithmetic = arithmetic_of(problem);
   plan.padded_dim = padded_dim(problem.head_dim);
-  plan.warpgroups = takes_warpgroups(plan, problem, device);
-  plan.one_pass = !problem.deterministic && !plan.warpgroups;
+  plan.warpgroups = form != BackwardForm::kWarps;
+  plan.one_pass =
+      plan.warpgroups ? form == BackwardForm::kWarpgroupsOnePass : !problem.deterministic;
+  plan.ordered = plan.one_pass && problem.deterministic;
   plan.tier = tier_of(device);
   plan.keys_tile = plan.warpgroups ? warpgroup_keys_tile(plan.padded_dim)
                                    : keys_tile(plan.arithmetic, plan.padded_dim, plan.tier);
@@ -210,15 +262,17 @@ BackwardPlan plan_backward(const Problem& any_problem, const Device& device) {
       return query_tile_steps(problem, plan.queries_tile, tile);
     });
   };
-  const int64_t key_head_bytes = problem.heads / problem.kv_heads * problem.n *
-                                 (row_bytes + (plan.one_pass ? sum_row_bytes : 0));
   const int64_t query_head_bytes = problem.m * row_bytes;
   if (plan.warpgroups) {
-    plan.keys = uncut(key_steps, key_heads, key_head_bytes);
-    plan.queries = uncut(query_steps(), query_heads, query_head_bytes);
+    plan.keys = uncut(key_steps, key_heads, key_section(problem, plan.ordered));
+    plan.q_slices = plan.one_pass;
+    if (!plan.one_pass)
+      plan.queries = uncut(query_steps(), query_heads, kBackwardSectionBytes / query_head_bytes);
     lay_out(plan, problem);
     return plan;
   }
+  const int64_t key_head_bytes = problem.heads / problem.kv_heads * problem.n *
+                                 (row_bytes + (plan.one_pass ? sum_row_bytes : 0));
   plan.keys =
       cut(key_steps, key_heads,
           block_slots(device, shared_bytes(plan.keys_tile, plan.arithmetic, plan.padded_dim),
@@ -246,7 +300,10 @@ std::string describe(const BackwardPlan& plan) {
     return str(grid.tiles, " tiles x ", grid.chunks, " chunks of ", grid.chunk_steps, " steps, ",
                grid.wave_chunks, " at a time, ", grid.heads, " heads by ", grid.section_heads);
   };
-  return str(plan.warpgroups ? "warpgroups, " : "", plan.one_pass ? "one pass" : "two passes",
+  return str(plan.warpgroups ? "warpgroups, " : "",
+             plan.ordered    ? "one ordered pass"
+             : plan.one_pass ? "one pass"
+                             : "two passes",
              ", head dim ", plan.padded_dim, ", key tiles of ", plan.keys_tile.keys,
              " in steps of ", plan.keys_tile.queries, ": ", grid(plan.keys),
              plan.one_pass ? std::string()

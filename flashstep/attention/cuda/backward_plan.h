@@ -4,11 +4,13 @@
 // One pass: blocks own tiles of keys, step over tiles of queries and add their part of dQ to
 // float32 sums, atomically: 5 matrix products a tile. Two passes: dK and dV so, without dQ, then
 // blocks that own tiles of queries step over keys for dQ: 7 products, but every sum has one order,
-// so that bits repeat. Where the tiles of a pass are too few to fill the GPU, the steps of a tile
-// are cut into chunks for several blocks, which add to common sums (one pass) or write slices that
-// are summed in order (two passes). Where short sums need more chunks than there is memory for
-// slices, two passes take the chunks in waves: launches of which each adds to the slices (or to the
-// results, where they are float32 and there is no room at all) of the one before.
+// so that bits repeat. On Hopper whole tiles are taken by warpgroups, in two passes or in one,
+// which can add in order, too. Elsewhere, where the tiles of a pass are too few to fill the GPU,
+// the steps of a tile are cut into chunks for several blocks, which add to common sums (one pass)
+// or write slices that are summed in order (two passes). Where short sums need more chunks than
+// there is memory for slices, two passes take the chunks in waves: launches of which each adds to
+// the slices (or to the results, where they are float32 and there is no room at all) of the one
+// before.
 #pragma once
 
 #include <cstddef>
@@ -36,12 +38,17 @@ struct BackwardGrid {
   int64_t blocks;         // of one launch
 };
 
+// Which kernels: those by warps everywhere, or by warpgroups (backward_hopper.cuh and
+// backward_hopper_one_pass.cuh).
+enum class BackwardForm { kWarps, kWarpgroups, kWarpgroupsOnePass };
+
 struct BackwardPlan {
   Arithmetic arithmetic;
   int padded_dim;
   SharedMemoryTier tier;
-  bool warpgroups;  // backward_hopper.cuh: two passes over tiles of 128 rows, no chunks
+  bool warpgroups;  // tiles of 128 rows, no chunks
   bool one_pass;
+  bool ordered;  // one pass whose blocks add to dQ in the order of their keys
   int sm_count;
   KeysTile keys_tile;
   QueriesTile queries_tile;
@@ -50,12 +57,17 @@ struct BackwardPlan {
   int64_t padded_n, padded_m;  // rows of a head in the workspace
   int64_t q_slices, k_slices;  // float32 sums of dQ, and of dK and dV; 0: results at once
   int64_t q_slice, k_slice;    // floats of one
-  // Workspace, in floats from its start; the sums stand last, one after the other.
-  int64_t logsumexp_at, row_dots_at, q_sums_at, k_sums_at, v_sums_at, workspace_floats;
+  // Workspace, in floats from its start; the sums stand last, one after the other. Turns: a counter
+  // of 32 bits for every tile of queries, where sums are ordered.
+  int64_t logsumexp_at, row_dots_at, turns_at, q_sums_at, k_sums_at, v_sums_at, workspace_floats;
 
   size_t workspace_bytes() const { return workspace_floats * sizeof(float); }
 };
 
+// In this form, which must be there for the problem and GPU.
+BackwardPlan plan_of(const Problem& problem, const Device& device, BackwardForm form);
+
+// In the form that costs least.
 BackwardPlan plan_backward(const Problem& problem, const Device& device);
 
 // Beyond -n no query sees a key, beyond m all see all: then any number there is as good, and sums
@@ -102,6 +114,7 @@ struct BackwardArguments {
   float scale_log2;     // scale log2(e)
   float* logsumexp;     // (B, H, padded_n): in units of log2; +infinity where no key is seen
   float* row_dots;      // (B, H, padded_n): D = rowsum(dO o O) - grad_logsumexp
+  int* turns;           // (B, H, padded_n / queries of a step): blocks that have added
   float *q_sums, *k_sums, *v_sums;
 };
 

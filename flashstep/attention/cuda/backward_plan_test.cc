@@ -69,10 +69,13 @@ TEST(BackwardPlan, WorkspaceHoldsItsParts) {
               0);
     ASSERT_EQ(plan.padded_m % plan.keys_tile.keys, 0);
     ASSERT_EQ(plan.row_dots_at - plan.logsumexp_at, rows);
-    ASSERT_EQ(plan.q_sums_at - plan.row_dots_at, rows);
+    ASSERT_EQ(plan.turns_at - plan.row_dots_at, rows);
+    ASSERT_GE(plan.q_sums_at - plan.turns_at, plan.ordered ? rows / plan.keys_tile.queries : 0);
+    ASSERT_LT(plan.q_sums_at - plan.turns_at, plan.ordered ? rows / plan.keys_tile.queries + 4 : 1);
     ASSERT_EQ(plan.k_sums_at - plan.q_sums_at, plan.q_slices * rows * plan.padded_dim);
     ASSERT_EQ(plan.v_sums_at - plan.k_sums_at, plan.workspace_floats - plan.v_sums_at);
-    for (int64_t at : {plan.row_dots_at, plan.q_sums_at, plan.k_sums_at, plan.v_sums_at})
+    for (int64_t at :
+         {plan.row_dots_at, plan.turns_at, plan.q_sums_at, plan.k_sums_at, plan.v_sums_at})
       ASSERT_EQ(at % 4, 0) << "copies and sums are of 16 bytes";
     ASSERT_EQ(plan.k_slices > 0, plan.keys.wave_chunks > 1);
   });
@@ -180,7 +183,7 @@ TEST(BackwardPlan, SectionsAreEven) {
 }
 
 TEST(BackwardPlan, OneHeadFillsTheGpu) {
-  for (int64_t n : {4096, 16384}) {
+  for (int64_t n : {4096, 8192}) {
     const BackwardPlan plan =
         plan_backward(make_problem(Element::kBfloat16, 1, n, n, 64, true), kH200);
     // Under a causal mask half of the chunks are there.
@@ -191,23 +194,30 @@ TEST(BackwardPlan, OneHeadFillsTheGpu) {
   EXPECT_EQ(many.keys.chunks, 1) << describe(many);
 }
 
-TEST(BackwardPlan, WarpgroupsUnlessFewTilesAreLong) {
+// As timed (reports/attention_h200/one_pass).
+TEST(BackwardPlan, TheFormThatIsFastest) {
   ASSERT_TRUE(kH200.warpgroups);
-  const auto taken = [](int64_t heads, int64_t n, bool causal, bool deterministic) {
-    Problem problem = make_problem(Element::kBfloat16, heads, n, n, 64, causal);
+  const auto form = [](int64_t heads, int64_t n, int dim, bool causal, bool deterministic) {
+    Problem problem = make_problem(Element::kBfloat16, heads, n, n, dim, causal);
     problem.deterministic = deterministic;
-    return plan_backward(problem, kH200).warpgroups;
+    const BackwardPlan plan = plan_backward(problem, kH200);
+    return plan.warpgroups
+               ? plan.one_pass ? BackwardForm::kWarpgroupsOnePass : BackwardForm::kWarpgroups
+               : BackwardForm::kWarps;
   };
-  // Timed on an H200: 2, 0.7, 1.2 and 2 times as fast as the older form.
-  EXPECT_TRUE(taken(16, 256, true, true));
-  EXPECT_FALSE(taken(1, 8192, true, true));
-  EXPECT_TRUE(taken(1, 16384, true, true));
-  EXPECT_TRUE(taken(1, 32768, true, true));
-  // One pass, which need not repeat, is faster on one head: 2, 1.2 and 0.7 times.
-  EXPECT_FALSE(taken(1, 4096, false, false));
-  EXPECT_FALSE(taken(1, 16384, true, false));
-  EXPECT_TRUE(taken(1, 16384, false, false));
-  EXPECT_TRUE(taken(64, 512, true, false));
+  using enum BackwardForm;
+  constexpr bool kCausal = true, kFull = false, kRepeats = true, kNeedNot = false;
+  EXPECT_EQ(form(64, 16384, 128, kFull, kRepeats), kWarpgroupsOnePass);
+  EXPECT_EQ(form(64, 4096, 64, kCausal, kRepeats), kWarpgroupsOnePass);
+  EXPECT_EQ(form(64, 4096, 64, kCausal, kNeedNot), kWarpgroupsOnePass);
+  EXPECT_EQ(form(64, 1024, 128, kFull, kNeedNot), kWarpgroupsOnePass);
+  EXPECT_EQ(form(64, 512, 64, kCausal, kRepeats), kWarpgroups);  // sums cost more than they save
+  EXPECT_EQ(form(256, 768, 64, kFull, kNeedNot), kWarpgroups);
+  EXPECT_EQ(form(4, 4096, 64, kFull, kRepeats), kWarpgroups);  // all blocks of a head would wait
+  EXPECT_EQ(form(1, 4096, 64, kFull, kNeedNot), kWarps);       // few tiles are cut
+  EXPECT_EQ(form(1, 8192, 64, kCausal, kNeedNot), kWarps);
+  EXPECT_EQ(form(1, 16384, 64, kFull, kNeedNot), kWarpgroupsOnePass);
+  EXPECT_EQ(form(64, 4096, 96, kFull, kRepeats), kWarpgroups);  // dQ is divided by 64 columns
 }
 
 TEST(BackwardPlan, MemoryIsLinear) {

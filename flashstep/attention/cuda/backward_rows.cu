@@ -92,45 +92,72 @@ struct Finish {
   float factor;
 };
 
-// Adds the slices of sums in order, times the factor, rounded to the dtype. A thread takes 8
-// columns of a row; `slices` says how many slices its tile has.
+// Two blocks of sums (8 columns each, as fragments) to rows of a result. `row` and `column` are the
+// first of them. Neighbouring lanes exchange what they hold, so that each writes 8 bytes.
+template <Element kElement>
+__device__ inline void put_blocks(char* data, int64_t row_bytes, int64_t row, int64_t rows,
+                                  int column, int columns, const float (&c)[2][4], int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t own_row = row + half * 8 + lane / 4;
+    const bool is_odd = lane % 2 != 0;
+    char* const to = data + own_row * row_bytes;
+    if constexpr (kElement == Element::kFloat32) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        const int at = column + 8 * block + lane % 4 * 2;
+        if (own_row < rows && at < columns)
+          ElementTraits<kElement>::store_pair(to + at * 4, c[block][2 * half],
+                                              c[block][2 * half + 1]);
+      }
+    } else {
+      using Traits = ElementTraits<kElement>;
+      const uint32_t first = Traits::pack(c[0][2 * half], c[0][2 * half + 1]);
+      const uint32_t second = Traits::pack(c[1][2 * half], c[1][2 * half + 1]);
+      const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? first : second, 1);
+      const int at = column + (is_odd ? 8 : 0) + lane % 4 / 2 * 4;
+      if (own_row < rows && at < columns)
+        *reinterpret_cast<uint2*>(to + at * 2) =
+            is_odd ? make_uint2(other, second) : make_uint2(first, other);
+    }
+  }
+}
+
+// Adds the slices of sums in order, times the factor, rounded to the dtype. A warp takes 16 rows,
+// which are of one tile; `slices` says how many slices it has.
 template <Element kElement, typename Slices>
 __device__ inline void finish_rows(const Finish& finish, int64_t batches, int padded_dim,
                                    int head_dim, const Slices& slices) {
   constexpr int kBytes = element_bytes(kElement);
-  const int blocks = head_dim / kMmaColumns;
-  const int64_t total = batches * finish.heads * finish.rows * blocks;
-  for (int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; index < total;
-       index += static_cast<int64_t>(gridDim.x) * kThreads) {
-    const int column = static_cast<int>(index % blocks) * kMmaColumns;
-    const int64_t row = index / blocks % finish.rows;
-    const int64_t head = index / blocks / finish.rows;
-    const float* const sums = finish.sums + head * finish.padded_rows * padded_dim +
-                              sum_block(row / kMmaRows * kMmaRows, column, padded_dim);
-    float2 pairs[4] = {};
-    const int64_t count = slices(row);
-    for (int64_t slice = 0; slice < count; ++slice)
+  const int lane = threadIdx.x % kWarp;
+  const int64_t groups = ceil_div(finish.rows, kMmaRows);
+  for (int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+       index < batches * finish.heads * groups; index += int64_t{gridDim.x} * kThreads / kWarp) {
+    const int64_t head = index / groups, row = index % groups * kMmaRows;
+    const int64_t last = row + kMmaRows - 1;
+    const int64_t count = slices(last < finish.rows ? last : finish.rows - 1);
+    const float* const sums =
+        finish.sums + (head * finish.padded_rows + row) * padded_dim + 4 * lane;
+    char* const result = head_data<kBytes>(finish.result, head / finish.heads, head % finish.heads);
+#pragma unroll 4
+    for (int column = 0; column < head_dim; column += 2 * kMmaColumns) {
+      float c[2][4] = {};
+      for (int64_t slice = 0; slice < count; ++slice) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = *reinterpret_cast<const float2*>(
-            sums + slice * finish.slice + sum_pair(static_cast<int>(row % kMmaRows), i));
-        pairs[i].x += pair.x;
-        pairs[i].y += pair.y;
+        for (int block = 0; block < 2; ++block) {
+          const float4 x = *reinterpret_cast<const float4*>(
+              sums + slice * finish.slice + sum_block(0, column + 8 * block, padded_dim));
+          const float parts[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) c[block][i] += parts[i];
+        }
       }
-    const float f = finish.factor;
-    char* const result =
-        head_data<kBytes>(finish.result, head / finish.heads, head % finish.heads) +
-        (row * finish.result.strides.row + column) * kBytes;
-    if constexpr (kElement == Element::kFloat32) {
-      float4* const to = reinterpret_cast<float4*>(result);
-      to[0] = make_float4(f * pairs[0].x, f * pairs[0].y, f * pairs[1].x, f * pairs[1].y);
-      to[1] = make_float4(f * pairs[2].x, f * pairs[2].y, f * pairs[3].x, f * pairs[3].y);
-    } else {
-      using Traits = ElementTraits<kElement>;
-      *reinterpret_cast<uint4*>(result) = make_uint4(Traits::pack(f * pairs[0].x, f * pairs[0].y),
-                                                     Traits::pack(f * pairs[1].x, f * pairs[1].y),
-                                                     Traits::pack(f * pairs[2].x, f * pairs[2].y),
-                                                     Traits::pack(f * pairs[3].x, f * pairs[3].y));
+#pragma unroll
+      for (int block = 0; block < 2; ++block)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) c[block][i] *= finish.factor;
+      put_blocks<kElement>(result, finish.result.strides.row * kBytes, row, finish.rows, column,
+                           head_dim, c, lane);
     }
   }
 }
@@ -145,7 +172,8 @@ __global__ void __launch_bounds__(kThreads)
     const Finish q = {args.q_sums,   plan.q_slice,     problem.heads, problem.n,
                       plan.padded_n, args.pass.grad_q, problem.scale};
     finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, [&](int64_t row) {
-      if (plan.one_pass) return int64_t{1};
+      // Nothing was written for a tile of queries that see no key.
+      if (plan.one_pass) return int64_t{visible_key_tiles(problem, row, 1) > 0};
       const int64_t chunks =
           ceil_div(query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries),
                    plan.queries.chunk_steps);
@@ -178,12 +206,17 @@ template <Element kElement>
 cudaError_t prepare(const BackwardArguments& args, cudaStream_t stream) {
   const Problem& problem = args.pass.problem;
   const BackwardPlan& plan = args.plan;
-  // One pass adds to sums, which stand at the workspace's end; two passes store.
-  const int64_t zero_count = plan.one_pass ? (plan.workspace_floats - plan.q_sums_at) / 4 : 0;
+  // One pass adds to sums, which stand at the workspace's end; two passes and the first in order
+  // store.
+  float* const zeros = plan.ordered ? reinterpret_cast<float*>(args.turns) : args.q_sums;
+  const int64_t zero_count = (plan.ordered    ? plan.q_sums_at - plan.turns_at
+                              : plan.one_pass ? plan.workspace_floats - plan.q_sums_at
+                                              : 0) /
+                             4;
   const int64_t row_work = problem.batches * problem.heads * plan.padded_n * kRowLanes;
   const int64_t work = row_work > zero_count ? row_work : zero_count;
   backward_prepare_kernel<kElement><<<blocks_for(work, args.plan.sm_count), kThreads, 0, stream>>>(
-      args, reinterpret_cast<float4*>(args.q_sums), zero_count);
+      args, reinterpret_cast<float4*>(zeros), zero_count);
   return cudaGetLastError();
 }
 
@@ -193,7 +226,7 @@ cudaError_t finish(const BackwardArguments& args, cudaStream_t stream) {
   const int64_t rows = args.plan.q_slices > 0 ? problem.heads * problem.n : 0;
   const int64_t key_rows = args.plan.k_slices > 0 ? problem.kv_heads * problem.m : 0;
   const int64_t work =
-      problem.batches * (rows > key_rows ? rows : key_rows) * (problem.head_dim / kMmaColumns);
+      ceil_div(problem.batches * (rows > key_rows ? rows : key_rows), kMmaRows) * kWarp;
   return launch_after<backward_finish_kernel<kElement>>(
       dim3(static_cast<unsigned>(blocks_for(work, args.plan.sm_count))), dim3(kThreads), 0, stream,
       args);

@@ -15,10 +15,6 @@ __device__ inline int64_t sum_block(int64_t row, int column, int dim) {
   return row * dim + column * kMmaRows;
 }
 
-// Floats from the start of a block to the two neighbours at `row` < 16 and columns 2 pair, 2 pair
-// + 1.
-__device__ inline int sum_pair(int row, int pair) { return row % 8 * 16 + pair * 4 + row / 8 * 2; }
-
 // The accumulators of a warp, kRows * 16 rows and kColumns * 8 columns, to the sums at `block` of
 // the first of them: stored, or added atomically. (Where a launch adds once to every sum, as waves
 // do, the atomic addition is the shortest one that needs no register, and has its order.)

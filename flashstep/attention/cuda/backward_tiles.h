@@ -28,6 +28,11 @@ constexpr bool has_warpgroups(Arithmetic arithmetic, int padded_dim) {
   return is_16_bit(arithmetic) && padded_dim >= 64 && padded_dim <= 128;
 }
 
+// In one pass two warpgroups divide dQ, whose columns come in tiles of 64.
+constexpr bool has_one_pass_of_warpgroups(Arithmetic arithmetic, int padded_dim) {
+  return has_warpgroups(arithmetic, padded_dim) && padded_dim % 64 == 0;
+}
+
 constexpr int element_bytes(Arithmetic arithmetic) { return is_16_bit(arithmetic) ? 2 : 4; }
 
 // The pass over key tiles: a block owns `keys` keys, keeps their K, V, dK and dV, and steps over

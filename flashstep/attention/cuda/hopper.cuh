@@ -74,6 +74,27 @@ __device__ inline void copy_bytes(uint32_t destination, const void* source, int 
       : "memory");
 }
 
+// Consecutive bytes from shared to global memory: copied, or added as float32. The thread that has
+// started them waits until the source may be written again, or until the result is there.
+__device__ inline void copy_bytes_out(float* destination, uint32_t source, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(destination)),
+               "r"(source), "r"(bytes)
+               : "memory");
+}
+__device__ inline void add_floats_out(float* destination, uint32_t source, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(destination)),
+               "r"(source), "r"(bytes)
+               : "memory");
+}
+__device__ inline void await_reads_out() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ inline void await_writes_out() {
+  asm volatile("cp.async.bulk.wait_group 0;\nfence.proxy.async;" ::: "memory");
+}
+
 // Writes of threads to shared memory are seen by TMA and wgmma after it.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -149,7 +170,7 @@ __device__ inline uint64_t advance(uint32_t descriptor, int bytes) {
 
 // d (64, N) += a (64, 16) b (16, N), as fragments of mma.cuh, 16 rows a warp.
 // first_shared, shared_shared: a and b have their rows across the sum; the first sets d.
-// registers_shared: b's rows run along the sum.
+// registers_shared: b's rows run along the sum. first_columns, columns: a's and b's rows do.
 #define FLASHSTEP_WGMMA(TYPE, N, D, REGISTERS, X0, X1, X2, X3, X4)                                \
   static __device__ void first_shared(float(&d)[N / 8][4], uint64_t a, uint64_t b) {              \
     asm volatile(                                                                                 \
@@ -171,6 +192,20 @@ __device__ inline uint64_t advance(uint32_t descriptor, int bytes) {
                  "}, {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4 ", 1, 1, 1, 1;\n"           \
                  : D("+f", d)                                                                     \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                           \
+  }                                                                                               \
+  static __device__ void first_columns(float(&d)[N / 8][4], uint64_t a, uint64_t b) {             \
+    asm volatile(                                                                                 \
+        "{.reg .pred keep; setp.ne.b32 keep, 0, 0;\n"                                             \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #X0 \
+        ", %" #X1 ", keep, 1, 1, 1, 1;}\n"                                                        \
+        : D("=f", d)                                                                              \
+        : "l"(a), "l"(b));                                                                        \
+  }                                                                                               \
+  static __device__ void columns(float(&d)[N / 8][4], uint64_t a, uint64_t b) {                   \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS   \
+                 "}, %" #X0 ", %" #X1 ", 1, 1, 1, 1, 1;\n"                                        \
+                 : D("+f", d)                                                                     \
+                 : "l"(a), "l"(b));                                                               \
   }
 
 using attention_kernel::Element;
@@ -203,6 +238,22 @@ __device__ inline void start_weighted_rows(float (&c)[kBlocks][4],
 #pragma unroll
   for (int i = 0; i < kDepth; ++i)
     Product::registers_shared(c, weights[i], advance(rows, i * 16 * kSwizzledRow));
+  wgmma_commit();
+}
+
+// c (64 columns of left, some of right) = left^T right over kRows rows of both, in one group.
+template <typename Product, int kRows, int kBlocks>
+__device__ inline void start_columns_product(float (&c)[kBlocks][4], uint32_t left,
+                                             uint32_t right) {
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+    const uint64_t a = advance(left, i * 16 * kSwizzledRow);
+    const uint64_t b = advance(right, i * 16 * kSwizzledRow);
+    if (i == 0)
+      Product::first_columns(c, a, b);
+    else
+      Product::columns(c, a, b);
+  }
   wgmma_commit();
 }
 
