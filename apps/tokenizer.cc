@@ -159,9 +159,13 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
   std::string waiting;
   decode_pieces(tokenizer, tokens, [&](const std::string& bytes) {
     waiting += bytes;
-    size_t end = waiting.size();  // keeps back the last character: 4 bytes at most
-    for (int i = 0; i < 4 && end > 0; ++i) {
-      if ((static_cast<uint8_t>(waiting[--end]) & 0xC0) != 0x80) break;
+    size_t end = waiting.size();
+    // Keeps back what may go on: a first byte and two more at most. Behind three that are none, no
+    // character does.
+    for (size_t kept = 1; kept <= 3 && kept <= waiting.size(); ++kept) {
+      if ((static_cast<uint8_t>(waiting[waiting.size() - kept]) & 0xC0) == 0x80) continue;
+      end = waiting.size() - kept;
+      break;
     }
     const std::string text = printable_utf8(std::string_view(waiting).substr(0, end));
     std::fwrite(text.data(), 1, text.size(), stdout);
