@@ -246,6 +246,18 @@ TEST(Embedding, IsLibTorchsOnTheCpu) {
   EXPECT_THROW(flashstep::embedding(torch::ones({3, 2}), ids.to(at::kInt)), UserError);
 }
 
+// A frequent token: its gradient is the sum of many.
+TEST(Embedding, SumsRowsOfEqualIdsInFloat32) {
+  const auto ids = torch::zeros({1000}, at::kLong);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto weight = torch::zeros({3, 2}, dtype).requires_grad_();
+    flashstep::embedding(weight, ids).sum().backward();
+    EXPECT_EQ(weight.grad().scalar_type(), dtype);
+    EXPECT_TRUE(testing::close(weight.grad()[0], torch::full({2}, 1000.0), 0)) << dtype;
+    EXPECT_TRUE(testing::close(weight.grad().narrow(0, 1, 2), torch::zeros({2, 2}), 0)) << dtype;
+  }
+}
+
 TEST(CrossEntropy, NamesWhatIsWrong) {
   const auto logits = torch::zeros({2, 3, 5});
   EXPECT_THROW(cross_entropy(logits, torch::zeros({2, 4}, at::kLong)), UserError);
