@@ -135,6 +135,7 @@ void decode_pieces(const Tokenizer& tokenizer, const TokenFile& tokens, Use&& us
   for (uint64_t begin = 0; begin < tokens.size(); begin += kPiece) {
     ids.resize(std::min(kPiece, tokens.size() - begin));
     tokens.read(begin, std::span<uint32_t>(ids));
+    tokens.check_size();
     use(tokenizer.decode(ids));
     tokens.release_before(begin);
   }

@@ -211,6 +211,7 @@ void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::pa
   AtomicFile copy(to);
   for (uint64_t at = begin; at < end; at += kChunkBytes) {
     copy.write(source.bytes().substr(at, std::min(kChunkBytes, end - at)));
+    source.check_size();
     source.release_before(at);
     if (progress) progress(std::min(at + kChunkBytes, end) - begin, end - begin);
   }
