@@ -20,6 +20,7 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
+#include "flashstep/train/run_directory.h"
 
 namespace flashstep::apps {
 namespace {
@@ -43,6 +44,7 @@ struct TokenizerTrainArguments {
 
 void run_train(TokenizerTrainArguments arguments) {
   require_place_for_directory(arguments.out);
+  for (const char* name : kTokenizerFiles) require_no_file_of_run(arguments.out / fs::path(name));
   for (const std::string& text : arguments.texts) {
     for (const char* name : kTokenizerFiles)
       require_other_file(text, arguments.out / fs::path(name));
@@ -97,6 +99,7 @@ struct EncodeArguments {
 
 void run_encode(EncodeArguments arguments) {
   require_place_for_file(arguments.out);
+  require_no_file_of_run(arguments.out);
   for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
   const auto tokenizer = Tokenizer::load(arguments.tokenizer);
@@ -145,6 +148,7 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
                 const std::string& out) {
   if (!out.empty()) {
     require_place_for_file(out);
+    require_no_file_of_run(out);
     require_other_file(token_path, out);
     require_other_than_tokenizer(tokenizer_path, out);
   }
