@@ -17,6 +17,7 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
+#include "flashstep/train/run_directory.h"
 
 namespace flashstep::apps {
 namespace {
@@ -43,6 +44,7 @@ void add_stories(CLI::App& data) {
   command->add_option("--out", arguments->out, "The file to write")->required();
   command->callback([arguments] {
     require_place_for_file(arguments->out);
+    require_no_file_of_run(arguments->out);
     const SignalGuard guard;
     ProgressBar bar("stories", ProgressBar::Unit::kBytes);
     const auto progress =

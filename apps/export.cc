@@ -10,8 +10,6 @@
 #include "apps/commands.h"
 #include "flashstep/base/places.h"
 #include "flashstep/base/text.h"
-#include "flashstep/error.h"
-#include "flashstep/train/checkpoint_folder.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/stored_checkpoint.h"
 
@@ -19,22 +17,6 @@ namespace flashstep::apps {
 namespace {
 
 namespace fs = std::filesystem;
-
-// `output` is none of the files that a run, any run, consists of.
-void require_no_file_of_run(const fs::path& output) {
-  std::error_code error;  // what a link leads to is what is written
-  const fs::path path = fs::weakly_canonical(output, error), folder = path.parent_path();
-  if (error || !fs::exists(path)) return;
-  const std::string name = path.filename().string(), in = folder.filename().string();
-  const bool is_of_run =
-      holds_run(folder) && (name == "config.json" || name == "metrics.jsonl" || name == "lock" ||
-                            name == "samples.txt" || name == "bigram.json");
-  const bool is_of_part =
-      (in == "tokenizer" || in == "tensorboard") && holds_run(folder.parent_path());
-  const bool is_of_checkpoint = is_checkpoint_file(name) && fs::exists(folder / kStateName);
-  require(!is_of_run && !is_of_part && !is_of_checkpoint, "expected to write another file than ",
-          output, ", which is a run's own");
-}
 
 void export_command(const std::string& from, const std::string& out, const std::string& dtype) {
   require_place_for_file(out);

@@ -20,6 +20,7 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
+#include "flashstep/train/run_directory.h"
 
 namespace flashstep::apps {
 namespace {
@@ -43,6 +44,7 @@ struct TokenizerTrainArguments {
 
 void run_train(TokenizerTrainArguments arguments) {
   require_place_for_directory(arguments.out);
+  for (const char* name : kTokenizerFiles) require_no_file_of_run(arguments.out / fs::path(name));
   for (const std::string& text : arguments.texts) {
     for (const char* name : kTokenizerFiles)
       require_other_file(text, arguments.out / fs::path(name));
@@ -97,6 +99,7 @@ struct EncodeArguments {
 
 void run_encode(EncodeArguments arguments) {
   require_place_for_file(arguments.out);
+  require_no_file_of_run(arguments.out);
   for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
   const auto tokenizer = Tokenizer::load(arguments.tokenizer);
@@ -135,6 +138,7 @@ void decode_pieces(const Tokenizer& tokenizer, const TokenFile& tokens, Use&& us
   for (uint64_t begin = 0; begin < tokens.size(); begin += kPiece) {
     ids.resize(std::min(kPiece, tokens.size() - begin));
     tokens.read(begin, std::span<uint32_t>(ids));
+    tokens.check_size();
     use(tokenizer.decode(ids));
     tokens.release_before(begin);
   }
@@ -144,6 +148,7 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
                 const std::string& out) {
   if (!out.empty()) {
     require_place_for_file(out);
+    require_no_file_of_run(out);
     require_other_file(token_path, out);
     require_other_than_tokenizer(tokenizer_path, out);
   }
@@ -159,9 +164,13 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
   std::string waiting;
   decode_pieces(tokenizer, tokens, [&](const std::string& bytes) {
     waiting += bytes;
-    size_t end = waiting.size();  // keeps back the last character: 4 bytes at most
-    for (int i = 0; i < 4 && end > 0; ++i) {
-      if ((static_cast<uint8_t>(waiting[--end]) & 0xC0) != 0x80) break;
+    size_t end = waiting.size();
+    // Keeps back what may go on: a first byte and two more at most. Behind three that are none, no
+    // character does.
+    for (size_t kept = 1; kept <= 3 && kept <= waiting.size(); ++kept) {
+      if ((static_cast<uint8_t>(waiting[waiting.size() - kept]) & 0xC0) == 0x80) continue;
+      end = waiting.size() - kept;
+      break;
     }
     const std::string text = printable_utf8(std::string_view(waiting).substr(0, end));
     std::fwrite(text.data(), 1, text.size(), stdout);

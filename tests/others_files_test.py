@@ -282,6 +282,19 @@ class OutputTest(Case):
         for _ in range(2):  # its own is written anew
             self.flashstep(0, "export", "run", "--out", "run/weights.safetensors")
 
+    def test_no_command_overwrites_a_file_of_a_run(self):
+        self.done("--run", "run")
+        self.put("text.txt", "the cat sat on the mat")
+        self.flashstep(0, "tokenizer", "encode", "text.txt", "--tokenizer", "run/tokenizer", "--out", "ids.npy")
+        before = contents(".")
+        for arguments in (["tokenizer", "train", "text.txt", "--vocab-size", 260, "--out", "run/tokenizer"],
+                          ["tokenizer", "encode", "text.txt", "--tokenizer", "run/tokenizer", "--out", "run/config.json"],
+                          ["tokenizer", "decode", "ids.npy", "--tokenizer", "run/tokenizer", "--out", "run/samples.txt"],
+                          ["data", "stories", "--megabytes", 1, "--seed", 1, "--out", "run/metrics.jsonl"]):
+            with self.subTest(arguments=arguments):
+                self.assertIn("which is a run's own", self.flashstep(2, *arguments))
+        self.assertEqual(contents("."), before)
+
     def test_export_does_not_overwrite_what_it_reads(self):
         self.done("--run", "run")
         shutil.copy("run/checkpoints/step_00000004/model.safetensors", "model.safetensors")

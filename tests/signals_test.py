@@ -183,6 +183,27 @@ class SignalsTest(unittest.TestCase):
         self.assertEqual((process.returncode, os.listdir(folder)), (-signal.SIGINT, []), stderr)
         self.assertIn("stopped by Ctrl-C; what it was writing is removed", stderr)
 
+    def test_a_text_that_somebody_cuts_short(self):
+        folder, text = self.directory / "encoded", self.directory / "cut.txt"
+        folder.mkdir()
+        finish([PROGRAM, "tokenizer", "train", str(self.directory / "text.txt"), "--vocab-size", "256", "--out",
+                str(self.directory / "cut_bytes")])
+        for left in (1000, 299_999_500):  # pages are gone, or the last one ends in zeros
+            with open(text, "wb") as file:
+                for _ in range(300):
+                    file.write(b"the cat sat. " * 76_923 + b"\n")
+            process = subprocess.Popen([PROGRAM, "tokenizer", "encode", str(text), "--threads", "1", "--tokenizer",
+                                        str(self.directory / "cut_bytes"), "--out", str(folder / "ids.npy")],
+                                       stderr=subprocess.PIPE, text=True)
+            self.addCleanup(process.kill)
+            while str(text) not in Path(f"/proc/{process.pid}/maps").read_text():
+                self.assertIsNone(process.poll())
+            os.truncate(text, left)
+            stderr = process.communicate(timeout=60)[1]
+            self.assertIn(process.returncode, (1, -signal.SIGBUS), stderr)
+            self.assertRegex(stderr.strip().splitlines()[-1], "cut (it )?short")
+            self.assertEqual(os.listdir(folder), [])
+
     def test_launched_ranks(self):
         launch = ["launch", "-n", "2", "--"]
         process = self.start("ranks", *LONG, launch=launch)

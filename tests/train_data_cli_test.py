@@ -44,6 +44,14 @@ class TrainDataTest(TrainCommandTest):
             self.assertEqual(mended.returncode, 0, mended.stderr)
             self.assertEqual(Path(path).read_text(), made)
 
+    def test_two_special_tokens_are_not_one_that_holds_a_line_break(self):
+        for index, tokens in enumerate((["<x>", "<y>"], ["<x>\n<y>"], ["<x>\\n<y>"])):
+            result = flashstep("train", "config.json", "--run", f"special_{index}", "--set", "text.directory=special",
+                               "--set", f"tokenizer.special_tokens={json.dumps(tokens)}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            made = json.loads(Path("special/tokenizer/tokenizer.json").read_text())
+            self.assertEqual([token["content"] for token in made["added_tokens"]], tokens)
+
     def test_token_files_of_others_are_checked(self):
         given = ["--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
                  "--set", "tokenizer.path=data/tokenizer"]

@@ -47,6 +47,8 @@ const char* name_for_people(int signal) {
       return "SIGHUP (the terminal was closed)";
     case SIGXCPU:
       return "SIGXCPU (the limit of CPU time)";
+    case SIGBUS:
+      return "SIGBUS (a file that it reads was cut short, or a disk or memory failed)";
     default:
       return nullptr;
   }
@@ -156,6 +158,9 @@ void end_with_a_sentence(const char* program) {
     ::sigaction(signal, nullptr, &before);
     if (before.sa_handler != SIG_IGN) set_handler(signal, end_unless_received);
   }
+  struct sigaction before = {};
+  ::sigaction(SIGBUS, nullptr, &before);  // mapped bytes that are gone; a sanitizer has its own say
+  if (before.sa_handler == SIG_DFL) set_handler(SIGBUS, end_by);
 }
 
 std::string signal_name(int signal) {

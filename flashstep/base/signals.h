@@ -31,7 +31,8 @@ class SignalGuard {
 
 // From here on the same signals, unless they are ignored, end the process while no SignalGuard is
 // alive, and a second one while one is, with a sentence behind "PROGRAM: " on stderr and without
-// the files that it has begun (AtomicFile). It dies of the signal, which shells call 128 + n.
+// the files that it has begun (AtomicFile). It dies of the signal, which shells call 128 + n. So it
+// does of SIGBUS, by which a MappedFile says that its bytes are gone.
 // `program` must outlive the process.
 void end_with_a_sentence(const char* program);
 

@@ -67,10 +67,12 @@ uint64_t total_bytes(const Paths& files) {
   return total;
 }
 
+bool is_newline(char c) { return c == '\n' || c == '\r'; }
+
 // Where the document ends that `found` begins to end: behind `document_end` and its newlines.
 uint64_t behind_end(std::string_view text, size_t found, std::string_view document_end) {
   size_t at = found + document_end.size();
-  while (at < text.size() && text[at] == '\n') ++at;
+  while (at < text.size() && is_newline(text[at])) ++at;
   return at;
 }
 
@@ -173,9 +175,12 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
   if (target == 0 && file > 0) return {file, 0};
 
   const MappedFile mapped(files[file]);
-  const std::string_view text = mapped.bytes();
-  size_t from = target;  // the newlines behind an end belong to it, and the end may be right here
-  while (from > 0 && text[from - 1] == '\n') --from;
+  // Without the white space at its end, which is no document.
+  const std::string_view text =
+      mapped.bytes().substr(0, mapped.bytes().find_last_not_of(" \t\r\n") + 1);
+  // The newlines behind an end belong to it, and the end may be right here.
+  size_t from = std::min<size_t>(target, text.size());
+  while (from > 0 && is_newline(text[from - 1])) --from;
   from -= std::min<size_t>(from, document_end.size());
   if (const size_t found = text.find(document_end, from); found != std::string_view::npos) {
     const uint64_t offset = behind_end(text, found, document_end);
@@ -206,6 +211,7 @@ void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::pa
   AtomicFile copy(to);
   for (uint64_t at = begin; at < end; at += kChunkBytes) {
     copy.write(source.bytes().substr(at, std::min(kChunkBytes, end - at)));
+    source.check_size();
     source.release_before(at);
     if (progress) progress(std::min(at + kChunkBytes, end) - begin, end - begin);
   }

@@ -64,7 +64,7 @@ struct Cut {
 
 // The first end of a document (`document_end` and the newlines behind it, or the end of a file) at
 // or after the place where `fraction` of the bytes is left; the last one before it if nothing
-// follows. UserError unless 0 < fraction < 1 and both parts get a document.
+// follows. White space is no document. UserError unless 0 < fraction < 1 and both parts get one.
 Cut find_cut(const std::vector<std::filesystem::path>& files, double fraction,
              std::string_view document_end);
 

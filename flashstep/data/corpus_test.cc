@@ -111,6 +111,16 @@ TEST_F(CorpusTest, CutsBeforeTheLastDocumentWhenNothingFollows) {
   EXPECT_EQ(cut({"a|bbbbbbbb"}, 0.1), (Place{0, 2}));
 }
 
+// As Windows ends lines, and editors files.
+TEST_F(CorpusTest, WhiteSpaceIsNoDocument) {
+  EXPECT_EQ(cut({"aa|\r\nbb|\r\ncc|"}, 0.7), (Place{0, 5}));
+  EXPECT_EQ(cut({"aaaaaa|\r\nb|\r\n"}, 0.01), (Place{0, 9}));
+  EXPECT_EQ(cut({"aaaaaa|b| \n"}, 0.01), (Place{0, 7}));
+  EXPECT_EQ(cut({"aaa|\r\n", "bbbb"}, 0.9), (Place{1, 0}));
+  EXPECT_THROW(cut({"aaaa|\r\n"}, 0.5), UserError);
+  EXPECT_THROW(cut({"aaaa| \n"}, 0.5), UserError);
+}
+
 TEST_F(CorpusTest, FilesEndDocuments) {
   EXPECT_EQ(cut({"aaaa", "bbbb", "cccc"}, 0.5), (Place{2, 0}));
   EXPECT_EQ(cut({"aaaa", "bbbb"}, 0.01), (Place{1, 0}));

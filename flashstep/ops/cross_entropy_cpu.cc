@@ -14,9 +14,14 @@ HWY_BEFORE_NAMESPACE();
 namespace flashstep::kernels {
 namespace HWY_NAMESPACE {
 
-// log(sum(exp(x))) by way of the maximum, so that nothing overflows.
+// sum(exp(x)) = sum * exp(largest). Apart, so that nothing overflows, and that no digit of the sum
+// is lost beside a large maximum.
+struct Sum {
+  float largest, sum;
+};
+
 template <typename T>
-HWY_INLINE float log_sum_exp(const T* x, int64_t classes) {
+HWY_INLINE Sum sum_of_exponentials(const T* x, int64_t classes) {
   const Floats d;
   auto highest = hn::Set(d, static_cast<float>(-INFINITY));
   for_vectors(0, classes, [&](int64_t i, auto count) HWY_ATTR {
@@ -38,7 +43,7 @@ HWY_INLINE float log_sum_exp(const T* x, int64_t classes) {
       total = hn::Add(total, hn::IfThenElseZero(hn::FirstN(d, count), weight));
     }
   });
-  return top + std::log(sum(d, total));
+  return {top, sum(d, total)};
 }
 
 template <typename T>
@@ -59,17 +64,18 @@ void cross_entropy_rows(const CrossEntropy& a, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(a.logits) + row * a.classes;
     const int64_t target = a.targets[row];
-    const float lse = log_sum_exp(x, a.classes);
+    const Sum all = sum_of_exponentials(x, a.classes);
     const float target_logit = element(x, target);
-    a.losses[row] = lse - target_logit;
+    a.losses[row] = all.largest - target_logit + std::log(all.sum);
     if (a.dlogits == nullptr) continue;
     T* dx = static_cast<T*>(a.dlogits) + row * a.classes;
-    const auto shift = hn::Set(d, lse), scale = hn::Set(d, a.scale);
+    const auto shift = hn::Set(d, all.largest), share = hn::Set(d, a.scale / all.sum);
     for_vectors(0, a.classes, [&](int64_t i, auto count) HWY_ATTR {
-      const auto probability = exponential(d, hn::Sub(load(d, x + i, count), shift));
-      store(hn::Mul(probability, scale), d, dx + i, count);
+      const auto weight = exponential(d, hn::Sub(load(d, x + i, count), shift));
+      store(hn::Mul(weight, share), d, dx + i, count);
     });
-    set_element(dx, target, (std::exp(target_logit - lse) - 1.0f) * a.scale);
+    const float probability = std::exp(target_logit - all.largest) / all.sum;
+    set_element(dx, target, (probability - 1.0f) * a.scale);
   }
 }
 

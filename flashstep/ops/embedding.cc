@@ -17,7 +17,10 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // ids are sorted as int32
 
-class CudaEmbedding : public torch::autograd::Function<CudaEmbedding> {
+// LibTorch adds up in the gradient's dtype on a CPU: in bfloat16 256 ones and another are 256.
+bool is_short_on_cpu(const Tensor& weight) { return weight.is_cpu() && weight.element_size() == 2; }
+
+class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& weight, const Tensor& ids) {
     context->save_for_backward({ids});
@@ -33,8 +36,14 @@ class CudaEmbedding : public torch::autograd::Function<CudaEmbedding> {
     const Tensor ids = context->get_saved_variables()[0].flatten();
     const Tensor dy = gradients[0].contiguous();
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
-    Tensor dweight =
-        at::zeros({context->saved_data["rows"].toInt(), dy.size(-1)}, dy.options().dtype(dtype));
+    const int64_t rows = context->saved_data["rows"].toInt();
+    if (dy.is_cpu()) {
+      return {at::embedding_dense_backward(dy.to(at::kFloat), ids, rows, /*padding_idx=*/-1,
+                                           /*scale_grad_by_freq=*/false)
+                  .to(dtype),
+              Tensor()};
+    }
+    Tensor dweight = at::zeros({rows, dy.size(-1)}, dy.options().dtype(dtype));
     if (ids.numel() > 0) internal::embedding_backward_cuda(dy, ids, dweight);
     return {dweight, Tensor()};
   }
@@ -46,9 +55,9 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
   require(weight.dim() == 2 && weight.is_floating_point() && ids.scalar_type() == at::kLong,
           "[embedding] expected weight (V, C) of a floating dtype and int64 ids, got ",
           weight.sizes(), " of ", weight.scalar_type(), " and ids of ", ids.scalar_type());
-  if (!internal::has_cuda_kernel(weight) || weight.size(0) > kMostRows)
-    return at::embedding(weight, ids);
-  return CudaEmbedding::apply(weight, ids);
+  const bool has_kernel = internal::has_cuda_kernel(weight) && weight.size(0) <= kMostRows;
+  if (!has_kernel && !is_short_on_cpu(weight)) return at::embedding(weight, ids);
+  return SummedInFloat32::apply(weight, ids);
 }
 
 }  // namespace flashstep

@@ -118,6 +118,10 @@ TEST(Swiglu, AgreesWithTheReference) {
   }
   const auto far = torch::tensor({-1000.f, -104.f, -89.f, -87.f, 0.f, 87.f, 89.f, 104.f, 1000.f});
   expect_agreement(kSwiglu, kSwigluReference, {far, torch::ones({9})}, "far out");
+  // However far: the sigmoid is 0 there, and its product with float32's largest numbers, too.
+  const std::vector<Tensor> farther = {torch::full({17}, -3e38f), torch::ones({17})};
+  for (const auto& result : run(kSwiglu, farther, at::kFloat, at::kFloat))
+    EXPECT_TRUE(testing::close(result, torch::zeros({17}), 0));
 }
 
 TEST(Swiglu, HasTheRightGradient) {
@@ -176,9 +180,13 @@ TEST(CrossEntropy, AgreesWithTheReference) {
   for (const int64_t classes : {1, 2, 15, 16, 17, 257, 1000}) {
     for (const int64_t rows : {1, 3, 70}) {
       const auto targets = torch::randint(classes, {rows});
-      expect_agreement([&](const auto& x) { return cross_entropy(x[0], targets); },
-                       [&](const auto& x) { return cross_entropy_reference(x[0], targets); },
-                       {torch::randn({rows, classes}) * 5}, str(rows, " rows of ", classes));
+      // Also far from 0, where the maximum and the sum's logarithm, added up, would lose digits.
+      for (const int64_t from : {0, 10000}) {
+        expect_agreement([&](const auto& x) { return cross_entropy(x[0], targets); },
+                         [&](const auto& x) { return cross_entropy_reference(x[0], targets); },
+                         {torch::randn({rows, classes}) * 5 + from},
+                         str(rows, " rows of ", classes, " from ", from));
+      }
     }
   }
 }
@@ -244,6 +252,18 @@ TEST(Embedding, IsLibTorchsOnTheCpu) {
                    {torch::randn({4, 3})}, 1e-8);
   EXPECT_THROW(flashstep::embedding(torch::ones({3}), ids), UserError);
   EXPECT_THROW(flashstep::embedding(torch::ones({3, 2}), ids.to(at::kInt)), UserError);
+}
+
+// A frequent token: its gradient is the sum of many.
+TEST(Embedding, SumsRowsOfEqualIdsInFloat32) {
+  const auto ids = torch::zeros({1000}, at::kLong);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto weight = torch::zeros({3, 2}, dtype).requires_grad_();
+    flashstep::embedding(weight, ids).sum().backward();
+    EXPECT_EQ(weight.grad().scalar_type(), dtype);
+    EXPECT_TRUE(testing::close(weight.grad()[0], torch::full({2}, 1000.0), 0)) << dtype;
+    EXPECT_TRUE(testing::close(weight.grad().narrow(0, 1, 2), torch::zeros({2, 2}), 0)) << dtype;
+  }
 }
 
 TEST(CrossEntropy, NamesWhatIsWrong) {

@@ -91,8 +91,8 @@ HWY_INLINE FloatVector exponential(Floats d, FloatVector v) {
 // 1 / (1 + e^-v).
 HWY_INLINE FloatVector sigmoid(Floats d, FloatVector v) {
   const auto one = hn::Set(d, 1.0f);
-  // Beyond e^88 float32 overflows, and the sigmoid is below float32's smallest normal number.
-  const auto exponent = hn::Min(hn::Neg(v), hn::Set(d, 88.0f));
+  // Highway's Exp goes up to e^104, infinite in float32: the sigmoid is 0 there.
+  const auto exponent = hn::Min(hn::Neg(v), hn::Set(d, 104.0f));
   return hn::Div(one, hn::Add(one, hn::Exp(d, exponent)));
 }
 

@@ -43,10 +43,12 @@ ChunkReader::ChunkReader(std::vector<std::filesystem::path> files, const Special
 
 bool ChunkReader::next(Chunk& chunk, size_t kept_chunks) {
   while (file_ == nullptr || begin_ == file_->size_bytes()) {
+    if (file_ != nullptr) file_->check_size();
     if (next_file_ == files_.size()) return false;
     file_ = std::make_shared<const MappedFile>(files_[next_file_++]);
     begin_ = 0;
   }
+  file_->check_size();
   const size_t kept_bytes = kept_chunks * target_bytes_;
   if (begin_ > kept_bytes) file_->release_before(begin_ - kept_bytes);
   const size_t end = find_chunk_end(file_->bytes(), begin_, target_bytes_, specials_);

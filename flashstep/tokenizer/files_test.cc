@@ -153,6 +153,24 @@ TEST_F(FilesTest, RefusesByNameWhatIsNotThisTokenization) {
   }
 }
 
+// tokenizers looks for those that are "normalized" in what the others leave: of "<ab>" that is
+// "<a".
+TEST_F(FilesTest, RefusesAddedTokensThatAreFoundInAnotherOrder) {
+  BpeOptions options;
+  options.vocab_size = 270;
+  options.special_tokens = {"<ab", "b>"};
+  const Vocabulary vocabulary = train_bpe({folder_ / "text.txt"}, options).vocabulary();
+  const auto with_normalized = [&](const std::string& token) {
+    const std::string rest = "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, ";
+    return replaced(tokenizer_json(vocabulary), token + rest + "\"normalized\": false",
+                    token + rest + "\"normalized\": true");
+  };
+  expect_same(parse_tokenizer_json(with_normalized("b>"), "x"), vocabulary);
+  EXPECT_EQ(complaint([&] { parse_tokenizer_json(with_normalized("<ab"), "x"); }),
+            "[x] expected added_tokens of which none that is \"normalized\" overlaps another, got "
+            "\"<ab\" and \"b>\"");
+}
+
 TEST_F(FilesTest, RefusesDamage) {
   const std::string json = tokenizer_json(vocabulary_), vocab = vocab_json(vocabulary_),
                     merges = merges_text(vocabulary_);

@@ -54,6 +54,31 @@ void check_kind(const json& file, const std::string& source) {
   }
 }
 
+// Whether a text may hold both, `inner` from within `outer` on. From its beginning the longer one
+// is taken anyway.
+bool begins_within(std::string_view inner, std::string_view outer) {
+  for (size_t at = inner.size() > outer.size() ? 1 : 0; at < outer.size(); ++at) {
+    const size_t common = std::min(inner.size(), outer.size() - at);
+    if (outer.substr(at, common) == inner.substr(0, common)) return true;
+  }
+  return false;
+}
+
+// Tokens that are "normalized" are looked for in what the others leave, ours all at once.
+void refuse_overlaps(const json& added, const std::string& source) {
+  std::vector<std::string> normalized, others;
+  for (const json& token : added) {
+    auto& list = member(token, "normalized") == true ? normalized : others;
+    list.push_back(member(token, "content").get<std::string>());
+  }
+  for (const std::string& later : normalized) {
+    for (const std::string& earlier : others) {
+      require(!begins_within(earlier, later), "[", source, "] expected added_tokens of which none ",
+              "that is \"normalized\" overlaps another, got \"", later, "\" and \"", earlier, "\"");
+    }
+  }
+}
+
 std::unordered_map<uint32_t, std::string> read_added_tokens(const json& added,
                                                             const std::string& source) {
   std::unordered_map<uint32_t, std::string> tokens;
@@ -68,6 +93,7 @@ std::unordered_map<uint32_t, std::string> read_added_tokens(const json& added,
     require(tokens.emplace(id.get<uint32_t>(), content.get<std::string>()).second, "[", source,
             "] added_tokens name id ", id.get<uint64_t>(), " twice");
   }
+  refuse_overlaps(added, source);
   return tokens;
 }
 

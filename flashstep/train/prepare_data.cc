@@ -25,6 +25,16 @@ namespace fs = std::filesystem;
 constexpr const char* kStopped =
     "[data] stopped while the data were prepared; the same command goes on from here";
 
+// A line each, a line break within one as \n: two lists are two texts.
+std::string lines_of(const std::vector<std::string>& texts) {
+  std::vector<std::string> lines;
+  for (const std::string& text : texts) {
+    std::string& line = lines.emplace_back();
+    for (const char c : text) line += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
+  }
+  return join(lines, "\n");
+}
+
 class Preparation {
  public:
   Preparation(const Config& config, const PrepareOptions& options)
@@ -166,7 +176,7 @@ class Preparation {
     const fs::path output = directory_ / "tokenizer";
     return {"tokenizer",
             {{"vocab_size", std::to_string(settings.vocab_size)},
-             {"special_tokens", join(settings.special_tokens, "\n")}},
+             {"special_tokens", lines_of(settings.special_tokens)}},
             texts,
             {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "flashstep/error.h"
+#include "flashstep/train/checkpoint_folder.h"
 
 namespace flashstep {
 
@@ -103,6 +104,21 @@ fs::path default_run_directory(const std::string& stem, bool resume) {
     if (resume ? !holds_run(next) : !is_taken) return last;
     last = next;
   }
+}
+
+void require_no_file_of_run(const fs::path& output) {
+  std::error_code error;  // what a link leads to is what is written
+  const fs::path path = fs::weakly_canonical(output, error), folder = path.parent_path();
+  if (error || !fs::exists(path)) return;
+  const std::string name = path.filename().string(), in = folder.filename().string();
+  const bool is_of_run =
+      holds_run(folder) && (name == "config.json" || name == "metrics.jsonl" || name == "lock" ||
+                            name == "samples.txt" || name == "bigram.json");
+  const bool is_of_part =
+      (in == "tokenizer" || in == "tensorboard") && holds_run(folder.parent_path());
+  const bool is_of_checkpoint = is_checkpoint_file(name) && fs::exists(folder / kStateName);
+  require(!is_of_run && !is_of_part && !is_of_checkpoint, "expected to write another file than ",
+          output, ", which is a run's own");
 }
 
 }  // namespace flashstep

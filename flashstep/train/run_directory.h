@@ -43,6 +43,9 @@ LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* d
 // others have files of these names, a second sign: the other one, the lock, a checkpoint.
 bool holds_run(const std::filesystem::path& directory);
 
+// UserError if `output`, a file to write, is one of those that a run, any run, consists of.
+void require_no_file_of_run(const std::filesystem::path& output);
+
 // What is in `directory`, where that is no run's: a name, empty if there is nothing. A start that
 // was stopped before it wrote config.json is known by what stands in its lock; one of a version
 // that wrote nothing into it by having nothing but what comes before config.json.
