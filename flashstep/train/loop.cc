@@ -74,8 +74,12 @@ class Loop {
     if (options_.resume) counters = resume(notes);
     resumed_at_ = step_;
     if (directory_ != nullptr) {
+      // By it a start that is killed is known as a run's; what is resumed has one, which stays if
+      // the log refuses.
+      const auto write_config = [&] { write_file(directory_->config(), job_.config_json); };
+      if (step_ == 0) write_config();
       log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
-      write_file(directory_->config(), job_.config_json);  // when nothing refuses the run any more
+      if (step_ > 0) write_config();
       for (const std::string& note : notes) log_->print(note);
       note_precision();
     }
