@@ -26,13 +26,17 @@ void eval_command(const std::string& run, const std::string& path, const std::st
   const double loss = evaluate_loss(
       [&](const torch::Tensor& ids) { return trained.model->forward(ids); }, tokens, options);
   bar.finish();
+  const auto number = [](double value, int digits) {
+    return std::isfinite(value) ? fixed(value, digits) : std::string("not finite");
+  };
   std::printf("%-12s %s\n", "tokens", with_commas(static_cast<int64_t>(tokens.size() - 1)).c_str());
-  std::printf("%-12s %s nats/token\n", "loss", fixed(loss, 6).c_str());
+  std::printf("%-12s %s%s\n", "loss", number(loss, 6).c_str(),
+              std::isfinite(loss) ? " nats/token" : "");
   if (!std::isfinite(loss)) {
     std::fprintf(stderr,
                  "NOTE: the loss is not finite, as from the weights of a run that diverged\n");
   }
-  std::printf("%-12s %s\n", "perplexity", fixed(std::exp(loss), 4).c_str());
+  std::printf("%-12s %s\n", "perplexity", number(std::exp(loss), 4).c_str());
 }
 
 }  // namespace

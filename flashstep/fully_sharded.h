@@ -126,7 +126,8 @@ class ShardedModule {
 
 // M is the module's class (for a holder made by TORCH_MODULE, the class behind it), whose forward
 // calls its units by run(). The wrapper is a module itself, with `module` as its only child. The
-// group must outlive it; when it ends, the module's parameters are shards still.
+// group must outlive it. When it ends, the module's parameters are shards still: UserError of
+// wrappers that take them for whole, and of a backward of what it has returned.
 template <typename M>
 class FullyShardedDataParallel : public torch::nn::Module {
  public:
@@ -138,12 +139,18 @@ class FullyShardedDataParallel : public torch::nn::Module {
                            FullyShardOptions options = {})
       : FullyShardedDataParallel(module.ptr(), group, std::move(options)) {}
 
-  // The module's own forward. The outermost backward through what it returns (a tensor, or tuples,
-  // vectors, maps, optionals of tensors) ends with the means of the gradients in the shards' .grad.
+  // The module's own forward; of a Sequential, one element after the other. The outermost backward
+  // through what it returns (a tensor, or tuples, vectors, maps, optionals of tensors) ends with
+  // the means of the gradients in the shards' .grad.
   template <typename... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     return call([&](M& module) -> decltype(auto) {
-      return module.forward(std::forward<Arguments>(arguments)...);
+      if constexpr (std::is_same_v<M, torch::nn::SequentialImpl>) {
+        return run(module,
+                   std::forward<Arguments>(arguments)...);  // its own calls elements past it
+      } else {
+        return module.forward(std::forward<Arguments>(arguments)...);
+      }
     });
   }
   template <typename... Arguments>
@@ -191,9 +198,12 @@ class FullyShardedDataParallel : public torch::nn::Module {
   }
   // Takes such, of any number of ranks or of a module that is not divided.
   void load_full_parameters(const NamedTensors& whole) { units().load(whole); }
-  // After a backward that was broken off by an exception: its gradients are dropped. All ranks call
-  // it.
-  void forget_step() { units().abandon(); }
+  // After a backward that an exception broke off, where all ranks had sent the same: drops all
+  // gradients. All ranks call it.
+  void forget_step() {
+    units().abandon();
+    zero_grad();
+  }
 
   const std::shared_ptr<M>& module() const { return module_; }
   ShardedUnits& units() const { return sharded_->units(); }

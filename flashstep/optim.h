@@ -142,17 +142,17 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  private:
   struct LearningRate {
     double value;
-    torch::Tensor tensor;  // () float32
+    torch::Tensor tensor;  // (), of the dtype that the update takes
   };
   void check_groups() const;  // which anybody may have added or changed since
   void round_moments();       // those that there are, to the dtype that they are kept in
   AdamWState& state_of(const torch::Tensor& parameter, bool amsgrad);
-  torch::Tensor learning_rate(size_t group, torch::Device device);
+  torch::Tensor learning_rate(size_t group, const torch::Tensor& parameter);
   void update(const torch::Tensor& found_inf, const Clipping* clipping);
 
   at::ScalarType moments_ = at::kFloat;  // of float32 parameters
   std::shared_ptr<void> copies_writer_ = std::make_shared<char>();
-  std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and device
+  std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and kind
 };
 
 // The state by parameter name: "layers.0.ln1.weight/exp_avg", ".../exp_avg_sq", ".../step" and,

@@ -8,6 +8,12 @@ from pathlib import Path
 from train_command import TrainCommandTest, flashstep
 
 
+def contents(directory):
+    """Each file's bytes and time of change."""
+    return {str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mtime_ns)
+            for path in Path(directory).rglob("*") if path.is_file()}
+
+
 class ResumeTest(TrainCommandTest):
     def test_paths_may_be_spelled_otherwise_on_resuming(self):
         train = ("train", "config.json", "--run", "respelled", "--set")
@@ -30,8 +36,30 @@ class ResumeTest(TrainCommandTest):
         shutil.copy("stories.txt", "texts/a.txt")
         train = ("train", "config.json", "--run", "grown", "--set", "text.source=texts", "--set", "text.directory=kept")
         self.assertEqual(flashstep(*train).returncode, 0)
+        before = contents("kept")
         shutil.copy("all.txt", "texts/b.txt")
-        self.refused(["[resume]", "another text: has texts (text.source) changed since?"], *train, "--resume")
+        other = ["[resume]", "another text: has texts (text.source) changed since", "kept is as it was"]
+        self.refused(other, *train, "--resume")
+        self.assertEqual(contents("kept"), before)
+        os.remove("texts/b.txt")
+        text = Path("texts/a.txt").read_text()
+        Path("texts/a.txt").write_text(text + text[:1000])
+        self.refused(other, *train, "--resume")
+        self.assertEqual(contents("kept"), before)
+        # What is missing is made again, of the text as it was.
+        Path("texts/a.txt").write_text(text)
+        for name in ("validation.npy", "train.txt"):
+            os.remove(f"kept/{name}")
+        resumed = flashstep(*train, "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertEqual({name: content for name, (content, _) in contents("kept").items() if "manifest" not in name},
+                         {name: content for name, (content, _) in before.items() if "manifest" not in name})
+        # Somebody else has made it anew meanwhile: it is not the run's any more.
+        shutil.copy("all.txt", "texts/a.txt")
+        self.assertEqual(flashstep(*train[:3], "other", *train[4:]).returncode, 0)
+        Path("texts/a.txt").write_text(text)
+        resumed = flashstep(*train, "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
 
     def test_the_origin_of_the_weights_stays_the_runs(self):
         begun = flashstep("train", "config.json", "--run", "second", "--set", "train.init_from=whole")

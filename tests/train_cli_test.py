@@ -244,7 +244,35 @@ class TrainTest(TrainCommandTest):
         evaluated = flashstep("eval", "diverged", "data/validation.npy")
         self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
         self.assertIn("NOTE: the loss is not finite", evaluated.stderr)
+        self.assertRegex(evaluated.stdout, r"loss +not finite\nperplexity +not finite\n")
         self.refused(["[generate] expected numbers as the model's logits"], "generate", "diverged", "--prompt", "Once")
+
+    def test_a_start_that_is_refused_leaves_no_run(self):
+        ids = ("--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
+               "--set", "tokens.check_ids=false", "--set", "model.vocab_size=100")
+        os.mkdir("empty")
+        for directory in ("never/made", "empty"):
+            for expected, settings in (("got nowhere, which does not exist", ("--set", "train.init_from=nowhere")),
+                                       ("expected token ids below the vocabulary's 100", ids)):
+                self.refused([expected], "train", "config.json", "--run", directory, *settings)
+        self.assertFalse(os.path.exists("never/made"))
+        self.assertEqual(os.listdir("empty"), [])
+        # What was trained stays, and what is resumed as it was.
+        shutil.copytree("whole", "resumed")
+        with open("resumed/metrics.jsonl", "a") as lines:
+            lines.write('{"step": 1}\n')
+        before = {path: path.read_bytes() for path in Path("resumed").rglob("*") if path.is_file()}
+        self.refused(["expected a step of at least 12 in line 14"], "train", "config.json", "--run", "resumed",
+                     "--resume", "--set", "train.steps=16")
+        self.assertEqual({path: path.read_bytes() for path in Path("resumed").rglob("*") if path.is_file()}, before)
+
+    def test_a_sample_that_cannot_be_written_costs_no_steps(self):
+        shutil.copytree("whole", "unsampled")
+        os.remove("unsampled/samples.txt")
+        os.mkdir("unsampled/samples.txt")
+        self.refused(["expected a file, got the directory"], "train", "config.json", "--run", "unsampled", "--resume",
+                     "--set", "train.steps=14")
+        self.assertIn("step_00000014", os.listdir("unsampled/checkpoints"))
 
     def test_export(self):
         exported = flashstep("export", "whole", "--out", "weights.safetensors")

@@ -32,8 +32,8 @@ void clip(Tensors gradients, const Tensor& norm, double max_norm) {
 
 // A rate of the CPU is filled in as a number; one of a GPU is read there when the update runs, so
 // that replays of a graph follow it.
-Tensor rate_on(at::Device device, const Tensor& rate) {
-  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+Tensor rate_beside(const Tensor& parameter, const Tensor& rate) {
+  const auto options = at::TensorOptions(parameter.device()).dtype(rate_dtype(parameter));
   if (rate.is_cpu()) return at::full({}, rate.item<double>(), options);
   return rate.detach().to(options).reshape(at::IntArrayRef());
 }
@@ -58,7 +58,7 @@ void adamw_update(Tensors parameters, Tensors gradients, Tensors exp_avgs, Tenso
   }
   for (const auto& [kind, batch] : batches) {
     AdamWSettings settings;
-    settings.learning_rate = rate_on(batch.parameters[0].device(), learning_rate);
+    settings.learning_rate = rate_beside(batch.parameters[0], learning_rate);
     settings.beta1 = beta1;
     settings.beta2 = beta2;
     settings.eps = eps;

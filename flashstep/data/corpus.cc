@@ -82,6 +82,7 @@ void check_or_make(const CorpusOptions& options, const fs::path& manifest, const
   if (verdict.holds) return;
   require(!options.only_check, "[corpus] expected the stage ", stage.name, " to be done, but ",
           verdict.why);
+  if (verdict.is_of_others && options.may_replace) options.may_replace(verdict.why);
   make_directories(options.directory);
   const std::string kept = begin_stage(manifest, stage);
   if (!kept.empty() && options.say) options.say(kept);

@@ -26,6 +26,8 @@ struct CorpusOptions {
   std::string base_url;                                   // for "tinystories": tinystories.h
   // Nothing is fetched, written or cut: what is missing or disagrees is a UserError.
   bool only_check = false;
+  // Asked before something is made anew of another text, or otherwise; throws if it shall not be.
+  std::function<void(const std::string& why)> may_replace;
   ProgressFunction progress;                    // bytes
   std::function<void(const std::string&)> say;  // what a user should know of the text
 };

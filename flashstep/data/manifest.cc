@@ -247,9 +247,11 @@ Verdict holds(const fs::path& path, const Stage& stage) {
   for (const ManifestFile& output : manifest.outputs) {
     if (!complaint && output.hash.empty()) complaint = output.path + " was not finished";
   }
-  if (!complaint) complaint = compare_settings(manifest, stage);
+  if (complaint) return {false, *complaint};
+  complaint = compare_settings(manifest, stage);
   if (!complaint) complaint = compare_files("inputs", manifest.inputs, stage.inputs);
-  if (!complaint) complaint = compare_files("outputs", manifest.outputs, stage.outputs);
+  if (complaint) return {false, *complaint, /*is_of_others=*/true};
+  complaint = compare_files("outputs", manifest.outputs, stage.outputs);
   return complaint ? Verdict{false, *complaint} : Verdict{true, ""};
 }
 

@@ -51,7 +51,8 @@ void write_manifest(const std::filesystem::path& path, const Stage& stage);
 
 struct Verdict {
   bool holds = false;
-  std::string why;  // what disagrees, a sentence without a full stop; empty when it holds
+  std::string why;            // what disagrees, a sentence without a full stop; empty when it holds
+  bool is_of_others = false;  // that are settings or inputs: made anew, outputs may be others
 };
 
 // Whether the manifest at `path` says that `stage` has been done: same settings, the inputs and

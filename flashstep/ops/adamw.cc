@@ -16,10 +16,11 @@ namespace {
 
 using at::Tensor;
 
-void check_numbers(const Tensor& number, const char* name, const Tensor& parameter) {
-  require(number.defined() && number.numel() == 1 && number.scalar_type() == at::kFloat &&
+void check_numbers(const Tensor& number, const char* name, const Tensor& parameter,
+                   at::ScalarType dtype = at::kFloat) {
+  require(number.defined() && number.numel() == 1 && number.scalar_type() == dtype &&
               number.device() == parameter.device(),
-          "[adamw] expected ", name, " of shape () and float32 on ", parameter.device().str(),
+          "[adamw] expected ", name, " of shape () and ", dtype, " on ", parameter.device().str(),
           ", got ",
           number.defined() ? flashstep::str(number.sizes(), " of ", number.scalar_type(), " on ",
                                             number.device().str())
@@ -161,6 +162,10 @@ bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
 
 }  // namespace
 
+at::ScalarType rate_dtype(const Tensor& parameter) {
+  return parameter.is_cpu() && parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 bool adamw_clips_in_passing(const Tensor& parameter, bool amsgrad, bool rounds_by_chance) {
   const bool is_short = rounds_by_chance && parameter.scalar_type() == at::kBFloat16;
   return !amsgrad && (is_short || parameter.scalar_type() == at::kFloat) &&
@@ -209,7 +214,7 @@ void adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {
   if (tensors.parameters.empty()) return;
   check_tensors(tensors, settings);
   const Tensor& first = tensors.parameters.front();
-  check_numbers(settings.learning_rate, "a learning rate", first);
+  check_numbers(settings.learning_rate, "a learning rate", first, rate_dtype(first));
   if (settings.skip.defined()) check_numbers(settings.skip, "skip", first);
   if (settings.norm.defined()) {
     check_numbers(settings.norm, "a norm", first);

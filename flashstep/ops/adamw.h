@@ -24,7 +24,7 @@ struct AdamWTensors {
 };
 
 struct AdamWSettings {
-  at::Tensor learning_rate;  // () float32; this and the two below on the parameters' device
+  at::Tensor learning_rate;  // () of rate_dtype(); this and the two below on the parameters' device
   double beta1 = 0.9, beta2 = 0.999, weight_decay = 0.01, eps = 1e-8;
   bool amsgrad = false;
   at::Tensor skip;  // () float32; 1: nothing changes, decided on the device; undefined: never
@@ -53,6 +53,10 @@ void adamw(const AdamWTensors& tensors, const AdamWSettings& settings);
 // The same by PyTorch's fused kernel: clipped gradients, and those of another dtype or other
 // strides than the parameter's, are copies.
 void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings);
+
+// Of the learning rate beside such a parameter: float64 beside float64 on the CPU, else float32,
+// which is what PyTorch's CUDA kernel reads.
+at::ScalarType rate_dtype(const at::Tensor& parameter);
 
 // Whether adamw() clips such a parameter's gradient in the same pass.
 bool adamw_clips_in_passing(const at::Tensor& parameter, bool amsgrad,

@@ -16,9 +16,16 @@ namespace {
 
 using at::Tensor;
 
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+struct Entry {
+  std::weak_ptr<DividingUnits> units;
+  WeakTensor left;  // as a shard; while this lives no other tensor gets its address
+  std::vector<int64_t> sizes;
+};
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, std::weak_ptr<DividingUnits>> units;  // by TensorImpl
+  std::unordered_map<const void*, Entry> units;  // by TensorImpl
 };
 Registry& registry() {
   static Registry instance;
@@ -37,13 +44,33 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
 
 void note_divided(const Tensor& tensor, const std::weak_ptr<DividingUnits>& units) {
   const std::lock_guard lock(registry().mutex);
-  registry().units[tensor.unsafeGetTensorImpl()] = units;
+  registry().units.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                                    Entry{units, WeakTensor(Tensor().getIntrusivePtr()), {}});
 }
 
-void forget_divided(const Tensor& tensor) {
+void note_left_shard(const Tensor& tensor) {
   const std::lock_guard lock(registry().mutex);
-  const auto found = registry().units.find(tensor.unsafeGetTensorImpl());
-  if (found != registry().units.end() && found->second.expired()) registry().units.erase(found);
+  auto& entries = registry().units;
+  std::erase_if(entries, [](const auto& item) {
+    return item.second.units.expired() && item.second.left.expired();
+  });
+  const auto found = entries.find(tensor.unsafeGetTensorImpl());
+  if (found != entries.end() && !found->second.units.expired()) return;  // others divide it
+  entries.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                           Entry{{}, WeakTensor(tensor.getIntrusivePtr()), tensor.sizes().vec()});
+}
+
+void refuse_left_shards(const NamedTensors& parameters, const char* who) {
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& [name, tensor] : parameters) {
+    const auto found = registry().units.find(tensor.unsafeGetTensorImpl());
+    require(
+        found == registry().units.end() || found->second.left.expired() ||
+            tensor.sizes() != found->second.sizes,
+        who, " expected parameters that are whole, got ", name, ", a shard that a ",
+        "FullyShardedDataParallel has left when it ended: take gather_full_parameters() before ",
+        "that, and give them to a module that was not wrapped");
+  }
 }
 
 std::vector<DividedTensors> divided_tensors(const std::vector<Tensor>& tensors) {
@@ -55,7 +82,7 @@ std::vector<DividedTensors> divided_tensors(const std::vector<Tensor>& tensors) 
     const void* const identity = tensor.unsafeGetTensorImpl();
     const auto found = registry().units.find(identity);
     if (found == registry().units.end() || !seen.insert(identity).second) continue;
-    const auto units = found->second.lock();
+    const auto units = found->second.units.lock();
     if (!units) continue;
     auto of_units = std::ranges::find(result, units, &DividedTensors::units);
     if (of_units == result.end()) of_units = result.insert(result.end(), {units, {}});

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "flashstep/detail/named_tensors.h"
 #include "flashstep/sharded_units.h"
 
 namespace flashstep {
@@ -19,10 +20,14 @@ class DividingUnits : public ShardedUnits {
   virtual bool updates_in_backward() const = 0;
 };
 
-// From now on `tensor` is one that `units` divide, until these are gone; then it is forgotten. They
-// keep it until then, so that no other gets its place.
+// From now on `tensor` is one that `units` divide, until these are gone. They keep it until then,
+// so that no other gets its place.
 void note_divided(const at::Tensor& tensor, const std::weak_ptr<DividingUnits>& units);
-void forget_divided(const at::Tensor& tensor);
+// What divided `tensor` is gone, and leaves a shard.
+void note_left_shard(const at::Tensor& tensor);
+// UserError, which begins with `who`, that names the first such shard. One that was given values of
+// another shape since is none.
+void refuse_left_shards(const NamedTensors& parameters, const char* who);
 
 // Those of `tensors`, each once, that units divide between ranks, so that this rank has a shard: by
 // units, in the order in which these come.

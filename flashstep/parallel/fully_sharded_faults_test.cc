@@ -32,8 +32,8 @@ struct Block : torch::nn::Module {
 
 struct Net : torch::nn::Module {
   torch::nn::Sequential blocks{register_module("blocks", torch::nn::Sequential())};
-  Net() {
-    for (int i = 0; i < kBlocks; ++i) blocks->push_back(std::make_shared<Block>());
+  explicit Net(int count = kBlocks) {
+    for (int i = 0; i < count; ++i) blocks->push_back(std::make_shared<Block>());
   }
   torch::Tensor forward(const torch::Tensor& x) { return run(blocks, x); }
 };
@@ -147,6 +147,57 @@ TEST(FullyShardedFaults, WhatIsInFlightKeepsItsMemory) {
     model(x);
     EXPECT_EQ(model.units().gathered_bytes(), 0);
   });
+}
+
+// The same in a backward, in which rank 1 comes late: to the gather, and then forgets the step as
+// well, or to the means, which it still gets.
+void interrupt_a_backward(bool of_means) {
+  testing::run_ranks(2, [=](const Environment& environment) {
+    const Group group(environment);
+    torch::manual_seed(1);
+    const auto net = std::make_shared<Net>(/*count=*/1);
+    const auto all = [](const std::string&, const torch::Tensor&) { return true; };
+    FullyShardedDataParallel model(net, group, {.shard = all});  // one message of means
+    const auto x = torch::ones({2, 6}) * (1 + group.rank());
+    const auto step = [&] {
+      model.zero_grad();
+      const auto y = model(x);
+      y.sum().backward();
+      return std::vector{y, model.parameters()[0].grad(), model.parameters()[1].grad()};
+    };
+    const auto undisturbed = step();
+    model.zero_grad();
+    const auto y = model(x);
+    const auto late = [](const torch::Tensor& /*gradient*/) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    };
+    if (group.rank() == 0) {
+      set_wants_to_stop([] { return true; });
+      EXPECT_THROW(y.sum().backward(), Interrupted);
+      set_wants_to_stop(nullptr);
+      testing::expect_sentence([&] { model(x); }, {"broken off", "forget_step()"});
+    } else if (of_means) {
+      const auto hook = model.parameters()[0].register_hook(late);
+      y.sum().backward();
+      model.parameters()[0].remove_hook(hook);
+    } else {
+      late({});
+    }
+    model.forget_step();
+    for (const torch::Tensor& shard : model.parameters()) EXPECT_FALSE(shard.grad().defined());
+    for (int again = 0; again < 2; ++again) {
+      const auto after = step();
+      for (size_t i = 0; i < after.size(); ++i) EXPECT_TRUE(torch::equal(after[i], undisturbed[i]));
+    }
+    EXPECT_EQ(model.units().gathered_bytes(), 0);
+  });
+}
+
+TEST(FullyShardedFaults, ABackwardThatWasInterruptedInAGatherIsForgotten) {
+  interrupt_a_backward(/*of_means=*/false);
+}
+TEST(FullyShardedFaults, ABackwardThatWasInterruptedBeforeTheMeansIsForgotten) {
+  interrupt_a_backward(/*of_means=*/true);
 }
 
 }  // namespace

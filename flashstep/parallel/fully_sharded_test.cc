@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/functional/normalization.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -284,6 +285,30 @@ TEST(FullySharded, CallsASequentialUnitByUnit) {
     EXPECT_TRUE(same_bits(y, expected));
     y.sum().backward();
     for (const Tensor& parameter : model.parameters()) EXPECT_TRUE(parameter.grad().defined());
+  });
+}
+
+TEST(FullySharded, TakesASequentialAsItIs) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    torch::manual_seed(2);
+    torch::nn::Sequential stack(torch::nn::Linear(4, 6), torch::nn::Tanh(),
+                                torch::nn::Linear(6, 3));
+    const Tensor x = torch::ones({2, 4});
+    const Tensor expected = stack->forward(x);
+    expected.sum().backward();
+    const Tensor gradient = stack[0]->as<torch::nn::Linear>()->weight.grad().clone();
+    stack->zero_grad();
+    FullyShardedDataParallel model(stack, group);
+    for (int step = 0; step < 2; ++step) {
+      model.zero_grad();
+      const Tensor y = model(x);
+      EXPECT_TRUE(same_bits(y, expected));
+      y.sum().backward();
+    }
+    const Tensor own = stack[0]->as<torch::nn::Linear>()->weight.grad().flatten();
+    EXPECT_TRUE(
+        close(own, gradient.flatten().slice(0, 12 * group.rank(), 12 * group.rank() + 12), 1e-6));
   });
 }
 

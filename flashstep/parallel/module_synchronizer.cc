@@ -11,6 +11,7 @@
 #include "flashstep/base/called_back.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/reduction.h"
 
 namespace flashstep {
@@ -172,6 +173,8 @@ SynchronizedModule synchronized(const torch::nn::Module& module) {
 ModuleSynchronizer::ModuleSynchronizer(SynchronizedModule module, const Group& group,
                                        const ReducerOptions& options)
     : module_(std::move(module)), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
+  // Before ranks compare shapes: shards may differ in size.
+  refuse_left_shards(module_.parameters(), "[DistributedDataParallel]");
   const Named named = parameters_of(module_);
   for (size_t i = 0; i < named.tensors.size(); ++i) {
     const at::Tensor& parameter = named.tensors[i];

@@ -64,7 +64,10 @@ void check_agreement(const NamedTensors& parameters, const Group& group,
 
 void check_whole(const NamedTensors& parameters) {
   std::vector<at::Tensor> tensors;
-  for (const auto& [number, tensor] : parameters) tensors.push_back(tensor);
+  for (const auto& [number, tensor] : parameters) {
+    refuse_left_shards({{"parameter " + number, tensor}}, "[ShardedOptimizer]");
+    tensors.push_back(tensor);
+  }
   require(
       divided_tensors(tensors).empty(),
       "[ShardedOptimizer] expected parameters that every rank has whole, got shards of a fully ",

@@ -76,9 +76,17 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
         trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
   }
 
+  // Shards stay behind, also of units that are whole between a forward and its backward.
   ~Engine() override {
-    for (const ShardedUnit& unit : units_) {
-      for (const ShardedTensor& t : unit.tensors()) forget_divided(t.tensor);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      for (ShardedTensor& t : units_[u].tensors()) {
+        if (uses_[u].in_backward && t.is_trained)
+          t.tensor.mutable_grad() = std::exchange(t.earlier, {});
+      }
+      if (units_[u].is_whole()) units_[u].reshard(*stream_);
+      for (const ShardedTensor& t : units_[u].tensors()) {
+        if (t.is_divided) note_left_shard(t.tensor);
+      }
     }
   }
 
@@ -98,12 +106,12 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
             "[fully sharded] expected parameters to be used in forwards of their units alone, but ",
             "what was computed of the shards of unit ", units_[unit].name(), " has a graph: a ",
             "penalty or a metric of parameters has no gradients (NoGradGuard, torch.no_grad)");
-    if (unit == root()) {
+    if (unit != root()) {
+      order_.call(unit);
+    } else if (uses_[unit].open == 0) {  // not in a forward of it, as run() of a wrapped Sequential
       if (!is_in_backward()) begin_step();
       order_.begin();
       for (Use& use : uses_) use.was_called = false;
-    } else {
-      order_.call(unit);
     }
     Use& use = uses_[unit];
     use.was_called = true;
@@ -138,7 +146,13 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     // Handed on as it came, its gradient tells nothing of this unit.
     if (std::ranges::count(uses_[unit].given, output.unsafeGetTensorImpl()) > 0) return;
     output.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
-      if (const auto self = weak.lock()) called_back([&] { self->before_backward(unit); });
+      called_back([&] {
+        const auto self = weak.lock();
+        require(self != nullptr, "[fully sharded] expected the FullyShardedDataParallel to live ",
+                "until the backward of what it returned, got a backward after its end, when ",
+                "parameters are shards");
+        self->before_backward(unit);
+      });
     });
   }
 

@@ -9,6 +9,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/divided_tensors.h"
 
 namespace flashstep {
 namespace {
@@ -67,6 +68,10 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
 
 void check_units(const std::vector<UnitOfTensors>& units, const Group& group,
                  const FullyShardOptions& options) {
+  for (const UnitOfTensors& unit : units) {
+    for (size_t i = 0; i < unit.tensors.size(); ++i)
+      refuse_left_shards({{unit.names[i], unit.tensors[i]}}, "[fully sharded]");
+  }
   check_agreement(units, group, options);
   const int ranks = group.world_size(), shard_ranks = options.shard_ranks;
   if (shard_ranks < 0 || ranks % std::max(shard_ranks, 1) != 0) {

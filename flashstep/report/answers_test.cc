@@ -359,17 +359,23 @@ TEST(Combine, CountsCasesWithinTwoPercentAsTheSame) {
   EXPECT_EQ(speed_words(0.5), "only 0.50 times as fast as");
 }
 
-TEST(Combine, TablesSayMemoryAsSentencesDo) {
+TEST(Combine, MemoryThatIsComparedHasOneUnit) {
   measure::Table table;
-  table.columns = {measure::number_column("peak", "MiB", 2),
-                   measure::number_column("least", "MiB", 2)};
-  table.add_row({2048.0, 512.0});
-  table.add_row({"OOM", 1.0});
+  table.columns = {measure::number_column("fp32 peak", "MiB", 2),
+                   measure::number_column("bf16 peak", "MiB", 2),
+                   measure::number_column("change", "%", 1)};
+  table.add_row({1023.0, 512.0, 2000.0});
   say_in_gibibytes(table);
-  EXPECT_EQ(table.columns[0].unit + " " + table.columns[1].unit, "GiB MiB");
-  EXPECT_EQ(table.rows[0][0], Cell(2.0));
-  EXPECT_EQ(table.rows[1][0], Cell("OOM"));
-  EXPECT_EQ(table.rows[0][1], Cell(512.0));
+  EXPECT_EQ(table.columns[0].unit + " " + table.columns[1].unit, "MiB MiB");
+  table.add_row({2048.0, 1000.0, -51.2});
+  table.add_row({"OOM", 1.0, measure::Cell()});
+  say_in_gibibytes(table);
+  EXPECT_EQ(table.columns[0].unit + " " + table.columns[1].unit, "GiB GiB");
+  EXPECT_EQ(table.columns[2].unit, "%");
+  EXPECT_EQ(table.rows[1][0], Cell(2.0));
+  EXPECT_EQ(table.rows[2][0], Cell("OOM"));
+  EXPECT_EQ(table.rows[0][1], Cell(0.5));
+  EXPECT_EQ(table.rows[0][2], Cell(2000.0));
 }
 
 TEST(Combine, SpansAreSaidOnce) {

@@ -321,11 +321,15 @@ std::string against_formula(const TableRows& rows, const std::string& measured,
 }
 
 void say_in_gibibytes(measure::Table& table) {
+  double most = 0;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    if (table.columns[i].unit != "MiB") continue;
+    for (const auto& row : table.rows) most = std::fmax(most, row[i].number());
+  }
+  if (most < 1024) return;
   for (size_t i = 0; i < table.columns.size(); ++i) {
     measure::Column& column = table.columns[i];
-    double most = 0;
-    for (const auto& row : table.rows) most = std::fmax(most, row[i].number());
-    if (column.unit != "MiB" || most < 1024) continue;
+    if (column.unit != "MiB") continue;
     column.unit = "GiB";
     column.format = {measure::NumberFormat::Style::kSignificant, 3};
     for (auto& row : table.rows) {

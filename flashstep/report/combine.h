@@ -240,7 +240,8 @@ std::string against_formula(const TableRows& rows, const std::string& measured,
 
 // ---- Tables
 
-// A column in MiB that reaches a GiB becomes one in GiB, as memory_words() says it.
+// Where one of the columns in MiB reaches a GiB, all of them become columns in GiB: they are
+// compared.
 void say_in_gibibytes(measure::Table& table);
 // These columns of these rows, at most `most` of them.
 measure::Table list(const TableRows& rows, const Columns& columns, size_t most = 12);

@@ -157,12 +157,13 @@ void AdamW::allocate_state() {
   }
 }
 
-torch::Tensor AdamW::learning_rate(size_t group, torch::Device device) {
+torch::Tensor AdamW::learning_rate(size_t group, const Tensor& parameter) {
   const double value = param_groups_[group].options().get_lr();
-  auto [slot, is_new] = learning_rates_.try_emplace({group, device.str()});
+  const auto options = at::TensorOptions(parameter.device()).dtype(rate_dtype(parameter));
+  auto [slot, is_new] = learning_rates_.try_emplace({group, internal::kind_of(parameter)});
   LearningRate& rate = slot->second;
   if (is_new) {
-    rate = {value, at::full({}, value, at::TensorOptions(device).dtype(at::kFloat))};
+    rate = {value, at::full({}, value, options)};
   } else if (rate.value != value) {
     rate.value = value;
     rate.tensor.fill_(value);
@@ -174,9 +175,9 @@ void AdamW::refresh_learning_rates() {
   torch::NoGradGuard no_grad;
   check_groups();
   for (size_t group = 0; group < param_groups_.size(); ++group) {
-    std::set<std::string> devices;
+    std::set<std::string> kinds;
     for (const Tensor& parameter : param_groups_[group].params()) {
-      if (devices.insert(parameter.device().str()).second) learning_rate(group, parameter.device());
+      if (kinds.insert(internal::kind_of(parameter)).second) learning_rate(group, parameter);
     }
   }
 }
@@ -203,7 +204,7 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
     settings.rounds_by_chance = moments_ == at::kBFloat16;
     for (const auto& [kind, batch] : batches) {
       const torch::Device device = batch.parameters.front().device();
-      settings.learning_rate = learning_rate(index, device);
+      settings.learning_rate = learning_rate(index, batch.parameters.front());
       if (found_inf.defined()) settings.skip = found_inf.to(device);
       if (clipping != nullptr) {
         settings.norm = clipping->norm.to(device);

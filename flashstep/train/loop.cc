@@ -74,8 +74,12 @@ class Loop {
     if (options_.resume) counters = resume(notes);
     resumed_at_ = step_;
     if (directory_ != nullptr) {
-      write_file(directory_->config(), job_.config_json);
+      // By it a start that is killed is known as a run's; what is resumed has one, which stays if
+      // the log refuses.
+      const auto write_config = [&] { write_file(directory_->config(), job_.config_json); };
+      if (step_ == 0) write_config();
       log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
+      if (step_ > 0) write_config();
       for (const std::string& note : notes) log_->print(note);
       note_precision();
     }
@@ -277,7 +281,12 @@ class Loop {
     // A run that is resumed after its last step has all of this already.
     if (resumed_at_ < options_.steps || options_.steps == 0) {
       finish_saving();
-      sample();
+      try {
+        sample();
+      } catch (const std::exception&) {  // it ends the run, and costs no steps
+        save();
+        throw;
+      }
       save();
     }
     finish();
@@ -330,7 +339,12 @@ LoopResult run(const Job& job, const LoopOptions& options) {
   require(options.steps >= 0, "[train] expected steps of at least 0, got ", options.steps);
   std::optional<RunDirectory> directory;
   if (job.parallel->is_main_rank()) directory.emplace(options.run_directory, options.resume);
-  return run(job, options, directory ? &*directory : nullptr);
+  try {
+    return run(job, options, directory ? &*directory : nullptr);
+  } catch (...) {
+    if (directory) directory->forget_start();
+    throw;
+  }
 }
 
 LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory) {

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -11,7 +10,6 @@
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/places.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
@@ -34,6 +32,7 @@
 #include "flashstep/train/parts.h"
 #include "flashstep/train/prepare_data.h"
 #include "flashstep/train/run_directory.h"
+#include "flashstep/train/run_state.h"
 #include "flashstep/train/start.h"
 #include "flashstep/train/trained_model.h"
 
@@ -269,19 +268,6 @@ Job make_job(Training& training) {
   return job;
 }
 
-// make_data(); where it ends in an error, a run directory that was made for it goes again.
-PreparedData make_data_for(const RunDirectory* directory, bool is_new, Config& config,
-                           const TrainOptions& options, const Environment& environment,
-                           Group* group) {
-  try {
-    return make_data(config, options, environment, group);
-  } catch (...) {
-    if (directory != nullptr && is_new)
-      remove_if_ours(directory->path(), [](std::string_view name) { return name == "lock"; });
-    throw;
-  }
-}
-
 // make_data() for a run that goes on, whose text or tokenizer has another path now: data that are
 // there are not made anew from what may be another text.
 PreparedData same_data(Config& config, TrainOptions options, const Environment& environment,
@@ -299,26 +285,40 @@ PreparedData same_data(Config& config, TrainOptions options, const Environment& 
   }
 }
 
-LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
-                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
-  options.quiet = options.quiet || environment.rank != 0;
-  check_start(config, device, group);
-  const bool is_new = !std::filesystem::exists(options.run_directory);
-  std::optional<RunDirectory> own_directory;
-  if (environment.rank == 0) own_directory.emplace(options.run_directory, options.resume);
-  const RunDirectory* const directory = own_directory ? &*own_directory : nullptr;
+// From the data on.
+LoopResult prepare_and_run(Config config, const TrainOptions& options,
+                           const Environment& environment, torch::Device device, Group* group,
+                           const RunDirectory* directory, std::optional<SignalGuard>& signals) {
   bool has_other_paths = false;
-  if (directory != nullptr && options.resume)
+  std::string read_tokens;
+  if (directory != nullptr && options.resume) {
     has_other_paths = check_saved_config(config, *directory, environment.world_size);
-  const PreparedData data =
-      has_other_paths ? same_data(config, options, environment, group)
-                      : make_data_for(directory, is_new, config, options, environment, group);
+    read_tokens = tokens_read_by(directory->checkpoints());
+  }
+  const PreparedData data = has_other_paths
+                                ? same_data(config, options, environment, group)
+                                : make_data(config, options, environment, group, read_tokens);
   Training training = make_training(config, options, device, group, directory, data);
   if (directory != nullptr) keep_tokenizer(config, data.tokenizer, *directory);
   describe_run(training, environment);
   const Job job = make_job(training);
   if (!signals) signals.emplace();
   return run(job, loop_options(training.config, options), directory);
+}
+
+LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
+                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
+  options.quiet = options.quiet || environment.rank != 0;
+  check_start(config, device, group);
+  std::optional<RunDirectory> directory;
+  if (environment.rank == 0) directory.emplace(options.run_directory, options.resume);
+  try {
+    return prepare_and_run(std::move(config), options, environment, device, group,
+                           directory ? &*directory : nullptr, signals);
+  } catch (...) {
+    if (directory) directory->forget_start();
+    throw;
+  }
 }
 
 }  // namespace

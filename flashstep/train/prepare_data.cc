@@ -135,7 +135,25 @@ class Preparation {
     }
     require(verdict.holds || !options_.skip_data, "[skip_data] expected ", output.string(),
             " to be ready, but ", verdict.why);
+    if (verdict.is_of_others && output.filename() != "validation.npy")
+      require_replaceable(verdict.why);
     return verdict.holds;
+  }
+
+  // The run could not go on with what another text gives, and others may share what is there.
+  void require_replaceable(const std::string& why) const {
+    const fs::path tokens = directory_ / "train.npy";
+    std::error_code error;
+    if (options_.read_tokens.empty() || !fs::exists(tokens, error)) return;
+    std::string there;
+    try {
+      there = TokenFile(tokens).fingerprint();
+    } catch (const UserError&) {  // no token file
+    }
+    require(there != options_.read_tokens, "[resume] expected the text that the run has read so ",
+            "far, got another text: has ", config_.text.source, " (text.source) changed since (",
+            why, ")? Go on with the text as it was, or begin a new run; ", directory_.string(),
+            " is as it was");
   }
 
   CorpusOptions corpus_options() const {
@@ -155,6 +173,7 @@ class Preparation {
   Corpus text() const {
     CorpusOptions options = corpus_options();
     options.only_check = only_checks();
+    options.may_replace = [this](const std::string& why) { require_replaceable(why); };
     options.progress = progress("text");
     if (!options_.quiet) {
       options.say = [](const std::string& sentence) {

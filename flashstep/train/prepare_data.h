@@ -23,6 +23,9 @@ struct PrepareOptions {
   // manifest.
   bool skip_data = false;
   bool quiet = false;  // no progress on stderr
+  // The fingerprint of the tokens that a run which goes on has read; empty: there are none. Where
+  // train.npy is these, nothing is made anew of another text: UserError.
+  std::string read_tokens;
 };
 
 // Saves into `directory`, which appears whole or not at all and replaces one that was there.

@@ -1,11 +1,17 @@
 #include "flashstep/train/run_directory.h"
 
+#include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/train/checkpoint_folder.h"
 
@@ -37,6 +43,25 @@ bool has_steps(const fs::path& metrics) {
   return !error && size > 0;
 }
 
+// Whether a line is of a step: that of step 0 is an evaluation before the first.
+bool has_trained(const fs::path& metrics) {
+  if (!has_steps(metrics)) return false;
+  std::istringstream lines(read_file(metrics));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || json.value("step", 1) != 0) return true;
+  }
+  return false;
+}
+
+bool is_of_run(const std::string& name) {
+  for (const char* own : {"lock", "config.json", "metrics.jsonl", "samples.txt", "loss.svg",
+                          "loss.png", "tensorboard"}) {
+    if (name == own || name.starts_with(str(".", own, ".tmp-"))) return true;
+  }
+  return comes_before_config(name);
+}
+
 bool has_checkpoint(const fs::path& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory / "checkpoints", error)) {
@@ -53,6 +78,9 @@ RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(di
   const std::string others = others_entry(path_);
   require(others.empty(), "[run] expected a new or empty directory, or that of a run, got ",
           path_.string(), ", which holds ", others, "; choose another run directory");
+  std::error_code unknown;
+  was_there_ = fs::exists(path_);
+  was_empty_ = !was_there_ || fs::is_empty(path_, unknown);
   make_directories(path_);
   lock_ = std::make_unique<FileLock>(
       path_ / "lock",
@@ -70,6 +98,18 @@ RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(di
           "[resume] expected ", (path_ / "checkpoints").string(),
           ", as metrics.jsonl beside it has steps, got none; beginning anew would replace them: "
           "bring the checkpoints back, or choose another run directory");
+}
+
+void RunDirectory::forget_start() const {
+  if (!was_empty_ || has_trained(metrics())) return;
+  std::error_code error;
+  if (fs::exists(checkpoints(), error) && !fs::is_empty(checkpoints(), error)) return;
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(path_, error)) entries.push_back(entry.path());
+  const auto is_own = [](const fs::path& entry) { return is_of_run(entry.filename().string()); };
+  if (error || !std::ranges::all_of(entries, is_own)) return;
+  for (const fs::path& entry : entries) fs::remove_all(entry, error);
+  if (!was_there_) fs::remove(path_, error);
 }
 
 bool holds_run(const fs::path& directory) {

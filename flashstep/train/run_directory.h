@@ -21,6 +21,11 @@ class RunDirectory {
   // with nothing touched, if it is neither empty nor a run's.
   RunDirectory(std::filesystem::path directory, bool resume);
 
+  // After an error that ended the start: what was made here goes again, and the directory, if it
+  // was not there. Unless something was trained, the directory was not empty, or others have put
+  // something into it.
+  void forget_start() const;
+
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
@@ -32,6 +37,7 @@ class RunDirectory {
 
  private:
   std::filesystem::path path_;
+  bool was_there_ = false, was_empty_ = false;
   std::unique_ptr<FileLock> lock_;
 };
 

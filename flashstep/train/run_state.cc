@@ -1,5 +1,7 @@
 #include "flashstep/train/run_state.h"
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 #include <utility>
@@ -9,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "flashstep/comm/agreement.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/group.h"
+#include "flashstep/train/checkpoint_state.h"
 #include "flashstep/train/module_tensors.h"
 #include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
@@ -223,6 +227,20 @@ std::string tokenizer_of(const std::string& state_json) {
   const OrderedJson state = OrderedJson::parse(state_json, nullptr, /*throw=*/false);
   const auto found = state.is_object() ? state.find("tokenizer") : state.end();
   return found != state.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::string tokens_read_by(const std::filesystem::path& checkpoints) {
+  std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::ranges::sort(steps, std::greater());
+  for (const int64_t step : steps) {
+    const auto path = checkpoint_directory(checkpoints, step) / "state.json";
+    try {
+      const CheckpointState state = parse_checkpoint_state(read_file(path), path.string());
+      return OrderedJson::parse(state.state_json).at("data").value("fingerprint", "");
+    } catch (const std::exception&) {  // whoever opens it says why
+    }
+  }
+  return "";
 }
 
 RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,

@@ -1,6 +1,7 @@
 // What a checkpoint holds, gathered from a running job and given back to it.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -43,6 +44,10 @@ inline Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step,
 // The fingerprint of the tokenizer whose ids the weights know; empty where the job gave none, and
 // in checkpoints of earlier versions.
 std::string tokenizer_of(const std::string& state_json);
+
+// The fingerprint of the tokens that a run has read, by the newest checkpoint that says one; empty:
+// none does.
+std::string tokens_read_by(const std::filesystem::path& checkpoints);
 
 // Gives everything back, one tensor after the other, of which each rank reads its share alone. With
 // several ranks all of them call it, with what share_checkpoint gave them. UserError if the

@@ -25,7 +25,8 @@ namespace {
 // The data are made once: by the first rank, then, where its files are not seen, by the first rank
 // of each machine.
 PreparedData prepare_together(const Config& config, const TrainOptions& options,
-                              const Environment& environment, Group* group) {
+                              const Environment& environment, Group* group,
+                              const std::string& read_tokens) {
   const bool is_first = environment.rank == 0, is_first_here = environment.local_rank == 0;
   const auto wait_for = [&](const char* what) {
     // Downloads and tokenizer training take what they take; a rank that is lost ends the wait.
@@ -33,7 +34,9 @@ PreparedData prepare_together(const Config& config, const TrainOptions& options,
     if (group != nullptr) group->barrier(what, kLongest);
   };
   std::optional<PreparedData> prepared;
-  const auto prepare = [&] { prepared = prepare_data(config, {options.skip_data, options.quiet}); };
+  const auto prepare = [&] {
+    prepared = prepare_data(config, {options.skip_data, options.quiet, read_tokens});
+  };
   try {
     if (is_first) prepare();
   } catch (const Interrupted& interrupted) {
@@ -121,8 +124,8 @@ void check_start(const Config& config, torch::Device device, const Group* group)
 }
 
 PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,
-                       Group* group) {
-  PreparedData data = prepare_together(config, options, environment, group);
+                       Group* group, const std::string& read_tokens) {
+  PreparedData data = prepare_together(config, options, environment, group, read_tokens);
   if (group != nullptr) check_same_data(data, *group);
   if (config.model.vocab_size == 0) config.model.vocab_size = data.tokenizer.vocab_size();
   config.model = resolved(config.model);

@@ -34,9 +34,10 @@ void keep_tokenizer(const Config& config, const Tokenizer& tokenizer, const RunD
 // the run's. True if text or tokenizer have other paths than when the run began.
 bool check_saved_config(Config& config, const RunDirectory& run, int world_size);
 
-// The same on all ranks; `config` becomes what they say about the model.
+// The same on all ranks; `config` becomes what they say about the model. `read_tokens`: as
+// PrepareOptions have it, on the first rank.
 PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,
-                       Group* group);
+                       Group* group, const std::string& read_tokens = "");
 
 // Those of train.init_from, on all ranks; none if a checkpoint's come later, when the loop begins.
 // `directory`: null on all ranks but the first.

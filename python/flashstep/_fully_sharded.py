@@ -190,5 +190,7 @@ class FullyShardedDataParallel(Wrapper):
         self._units.load(list(whole), list(whole.values()))
 
     def forget_step(self) -> None:
-        """After a backward() that an exception broke off: drops its gradients. All ranks call it."""
+        """After a backward() that an exception broke off, where all ranks had sent the same: drops all gradients. All ranks
+        call it."""
         self._units.abandon()
+        self.zero_grad()

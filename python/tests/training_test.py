@@ -92,6 +92,17 @@ class Optimizers(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "expected lr of at least 0, got -1"):
             flashstep.AdamW(net.parameters(), lr=-1)
 
+    def test_adamw_in_float64_has_a_rate_in_float64(self):
+        ends = []
+        for own in (flashstep.AdamW, torch.optim.AdamW):
+            weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+            optimizer = own([weight], lr=0.1)
+            for _ in range(3):
+                (weight * torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)).sum().backward()
+                optimizer.step()
+            ends.append(weight.detach())
+        torch.testing.assert_close(*ends, rtol=0, atol=1e-14)
+
     def test_adamw_climbs_where_it_was_told_to(self):
         ends = []
         for own in (flashstep.AdamW, torch.optim.AdamW):
