@@ -83,7 +83,10 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
         if (uses_[u].in_backward && t.is_trained)
           t.tensor.mutable_grad() = std::exchange(t.earlier, {});
       }
-      if (units_[u].is_whole()) units_[u].reshard(*stream_);
+      try {
+        if (units_[u].is_whole()) units_[u].reshard(*stream_);
+      } catch (...) {  // a device that has failed: its error is on the way to the user
+      }
       for (const ShardedTensor& t : units_[u].tensors()) {
         if (t.is_divided) note_left_shard(t.tensor);
       }
