@@ -177,7 +177,7 @@ TEST_F(AttentionKernelsGpu, WarpgroupsBackwardAreRight) {
                 const Results got = run();
                 const std::string what =
                     str("D ", d, ", ", n, " x ", m, one_pass ? ", one pass" : ", two passes",
-                        deterministic ? ", deterministic, " : ", ", section ", section);
+                        deterministic ? ", deterministic" : "", ", section ", section);
                 expect_results(got, reference, unit_of(dtype, d), what);
                 if (!deterministic) continue;
                 const Results again = run();

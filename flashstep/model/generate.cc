@@ -29,11 +29,10 @@ void check(const ModelConfig& config, std::span<const int64_t> prompt,
 // values.
 class Window {
  public:
-  Window(Transformer& model, bool use_cache) : model_(model) {
-    const auto& weight = model->lm_head->weight;
-    if (use_cache) {
-      cache_.emplace(model->config(), 1, model->config().context_length, weight.options());
-    }
+  // For a text of at most so many tokens in all.
+  Window(Transformer& model, bool use_cache, int64_t tokens) : model_(model) {
+    const int64_t room = std::min(tokens, model->config().context_length);
+    if (use_cache) cache_.emplace(model->config(), 1, room, model->lm_head->weight.options());
   }
 
   void add(int64_t token) {
@@ -107,7 +106,9 @@ std::vector<int64_t> generate(Transformer& model, std::span<const int64_t> promp
                               const GenerateOptions& options) {
   check(model->config(), prompt, options);
   Rng rng(options.seed);
-  Window window(model, options.use_cache);
+  const auto given = static_cast<int64_t>(prompt.size());
+  const int64_t context = model->config().context_length;  // more is not kept
+  Window window(model, options.use_cache, given + std::min(options.max_tokens, context));
   for (const int64_t token : prompt) window.add(token);
   std::vector<int64_t> generated;
   while (static_cast<int64_t>(generated.size()) < options.max_tokens) {

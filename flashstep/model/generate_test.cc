@@ -55,6 +55,18 @@ TEST(Generate, CachedAndUncachedAgreeBeyondTheContext) {
   EXPECT_NE(generate(model, prompt, options), cached);
 }
 
+TEST(Generate, TheCacheHasRoomForAShortText) {
+  Transformer model(tiny(), 1);
+  const std::vector<int64_t> prompt = {3, 1, 4};
+  for (const int64_t tokens : {0, 1, 5, 21}) {  // 24 fit
+    GenerateOptions options;
+    options.max_tokens = tokens;
+    const auto cached = generate(model, prompt, options);
+    options.use_cache = false;
+    EXPECT_EQ(generate(model, prompt, options), cached) << tokens;
+  }
+}
+
 TEST(Generate, StopsAtTheTokenOrWhenTold) {
   Transformer model(tiny(), 1);
   GenerateOptions options;
