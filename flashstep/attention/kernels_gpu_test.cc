@@ -1,19 +1,12 @@
 // The CUDA kernels as other GPUs cut their work, in TF32, and with numbers that are none.
-#include <algorithm>
+#include "flashstep/attention/kernels_gpu_test.h"
+
 #include <bit>
-#include <functional>
-#include <string>
-#include <vector>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <torch/cuda.h>
 
 #include "flashstep/attention/attention_test.h"
-#include "flashstep/attention/cuda/kernels.h"
-#include "flashstep/attention/implementations.h"
 #include "flashstep/error.h"
 #include "flashstep/testing/gpus.h"
 
@@ -28,6 +21,7 @@ using attention_testing::kGpuDtypes;
 using attention_testing::masks;
 using attention_testing::random_inputs;
 using attention_testing::Results;
+using attention_testing::run_as;
 using attention_testing::unit_of;
 using testing::kGpu;
 
@@ -43,52 +37,6 @@ class AttentionKernelsGpu : public ::testing::Test {
   }
   void TearDown() override { at::globalContext().setAllowTF32CuBLAS(false); }
 };
-
-Tensor not_a_number(at::IntArrayRef sizes, at::ScalarType dtype) {
-  return at::full(sizes, NAN, at::TensorOptions(kGpu).dtype(dtype));
-}
-
-using PlanForward = std::function<attention_cuda::ForwardPlan(const attention_cuda::Problem&,
-                                                              const attention_cuda::Device&)>;
-using PlanBackward = std::function<attention_cuda::BackwardPlan(const attention_cuda::Problem&,
-                                                                const attention_cuda::Device&)>;
-
-// Both passes as they are cut for `device`, which need not be the GPU that runs them. What is to be
-// written, and the workspace, is NaN before.
-Results run_as(const attention_cuda::Device& device, const Inputs& x,
-               const AttentionOptions& options,
-               const PlanForward& plan_forward = attention_cuda::plan_forward,
-               const PlanBackward& plan_backward = attention_cuda::plan_backward) {
-  const Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
-  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
-  const int64_t diagonal = options.align_last ? k.size(2) - q.size(2) : 0;
-  const auto problem = internal::kernel_problem(
-      q, k, {scale, options.causal, diagonal, options.deterministic.value_or(false)});
-  Results to{not_a_number(q.sizes(), q.scalar_type()),
-             not_a_number(q.sizes().slice(0, 3), at::kFloat),
-             not_a_number(q.sizes(), q.scalar_type()), not_a_number(k.sizes(), q.scalar_type()),
-             not_a_number(k.sizes(), q.scalar_type())};
-  const auto workspace = [](size_t bytes) {
-    return not_a_number({static_cast<int64_t>(bytes / sizeof(float))}, at::kFloat);
-  };
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  using internal::kernel_input;
-  using internal::kernel_output;
-  const auto forward_plan = plan_forward(problem, device);
-  const Tensor of_forward = workspace(forward_plan.workspace_bytes);
-  C10_CUDA_CHECK(
-      attention_cuda::forward({problem, kernel_input(q), kernel_input(k), kernel_input(v),
-                               kernel_output(to.out), to.logsumexp.data_ptr<float>()},
-                              forward_plan, of_forward.mutable_data_ptr(), stream));
-  const auto backward_plan = plan_backward(problem, device);
-  const Tensor of_backward = workspace(backward_plan.workspace_bytes());
-  C10_CUDA_CHECK(attention_cuda::backward(
-      {problem, kernel_input(q), kernel_input(k), kernel_input(v), kernel_input(to.out),
-       kernel_input(grad_out), to.logsumexp.const_data_ptr<float>(), nullptr,
-       kernel_output(to.grad_q), kernel_output(to.grad_k), kernel_output(to.grad_v)},
-      backward_plan, of_backward.mutable_data_ptr(), stream));
-  return to;
-}
 
 TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
   constexpr int kKiB = 1024;
@@ -112,109 +60,6 @@ TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
       }
     }
   }
-}
-
-// Few blocks take many tiles in turns; many causal steps go without turns.
-TEST_F(AttentionKernelsGpu, WarpgroupsAreRight) {
-  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
-  constexpr int kKiB = 1024;
-  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
-    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
-      for (const auto& [n, m] : {std::pair(1, 1), std::pair(147, 203), std::pair(643, 3333)}) {
-        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
-        for (const AttentionOptions& mask : masks()) {
-          const auto reference = attention_testing::reference_of(x, mask);
-          for (const auto& [blocks, splits, is_narrow] :
-               {std::tuple(132, 1, false), std::tuple(3, 1, false), std::tuple(5, 3, false),
-                std::tuple(132, 1, true), std::tuple(5, 3, true)}) {
-            if (is_narrow && d > 64) continue;
-            const auto plan = [&, splits = splits, is_narrow = is_narrow](const auto& problem,
-                                                                          const auto& device) {
-              using attention_cuda::TileShape;
-              const auto shape = is_narrow ? TileShape::kNarrowWarpgroups : TileShape::kWarpgroups;
-              return attention_cuda::plan_of(problem, device, shape, splits);
-            };
-            expect_results(run_as({blocks, 227 * kKiB, 228 * kKiB, true}, x, mask, plan), reference,
-                           unit_of(dtype, d),
-                           str("D ", d, ", ", n, " x ", m, ", ", blocks, " blocks, ", splits,
-                               " splits", is_narrow ? ", narrow" : ""));
-          }
-        }
-        if (HasFailure()) return;  // the first shape says enough
-      }
-    }
-  }
-}
-
-// Both backward forms at every edge; a section of few heads has many blocks of each that wait.
-TEST_F(AttentionKernelsGpu, WarpgroupsBackwardAreRight) {
-  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
-  constexpr attention_cuda::Device kDevice = {132, 227 * 1024, 228 * 1024, true};
-  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
-    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
-      for (const auto& [n, m] :
-           {std::pair(1, 1), std::pair(147, 203), std::pair(1029, 130), std::pair(643, 3333)}) {
-        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
-        for (AttentionOptions mask : masks()) {
-          const auto reference = attention_testing::reference_of(x, mask);
-          for (const bool one_pass : {false, true}) {
-            if (one_pass && d > 64 && d <= 96) continue;  // not there
-            for (const bool deterministic : {true, false}) {
-              if (!one_pass && !deterministic) continue;  // the same
-              for (const int64_t section : {1, 8}) {
-                const auto plan = [&](const auto& problem, const auto& device) {
-                  using attention_cuda::BackwardForm;
-                  auto plan = attention_cuda::plan_of(
-                      problem, device,
-                      one_pass ? BackwardForm::kWarpgroupsOnePass : BackwardForm::kWarpgroups);
-                  plan.keys.section_heads = std::min(section, plan.keys.heads);
-                  return plan;
-                };
-                mask.deterministic = deterministic;
-                const auto run = [&] {
-                  return run_as(kDevice, x, mask, attention_cuda::plan_forward, plan);
-                };
-                const Results got = run();
-                const std::string what =
-                    str("D ", d, ", ", n, " x ", m, one_pass ? ", one pass" : ", two passes",
-                        deterministic ? ", deterministic" : "", ", section ", section);
-                expect_results(got, reference, unit_of(dtype, d), what);
-                if (!deterministic) continue;
-                const Results again = run();
-                for (const auto part : {&Results::grad_q, &Results::grad_k, &Results::grad_v})
-                  EXPECT_TRUE(testing::same_bits(got.*part, again.*part)) << what;
-              }
-            }
-          }
-        }
-        if (HasFailure()) return;  // the first shape says enough
-      }
-    }
-  }
-}
-
-// Blocks that wait for others on a GPU that other kernels fill.
-TEST_F(AttentionKernelsGpu, OrderedSumsOfThreeStreamsRepeat) {
-  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
-  constexpr attention_cuda::Device kDevice = {132, 227 * 1024, 228 * 1024, true};
-  const Inputs x = random_inputs({{1, 8}, 0, 2048, 2048, 128}, at::kBFloat16, kGpu);
-  const auto plan = [](const auto& problem, const auto& device) {
-    return attention_cuda::plan_of(problem, device,
-                                   attention_cuda::BackwardForm::kWarpgroupsOnePass);
-  };
-  const auto run = [&] {
-    return run_as(kDevice, x, cuda(true, true), attention_cuda::plan_forward, plan);
-  };
-  const Results alone = run();
-  at::cuda::getCurrentCUDAStream().synchronize();
-  std::vector<Results> all;
-  for (int i = 0; i < 30; ++i) {
-    const at::cuda::CUDAStreamGuard guard(
-        at::cuda::getStreamFromPool(/*isHighPriority=*/i % 3 == 0));
-    all.push_back(run());
-  }
-  C10_CUDA_CHECK(cudaDeviceSynchronize());
-  for (const Results& one : all) EXPECT_TRUE(testing::same_bits(one.grad_q, alone.grad_q));
 }
 
 TEST_F(AttentionKernelsGpu, Tf32AtEveryHeadDim) {

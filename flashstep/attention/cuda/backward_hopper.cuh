@@ -8,6 +8,8 @@
 // backward_keys.cuh and backward_queries.cuh.
 #pragma once
 
+#include <climits>
+
 #include "flashstep/attention/cuda/backward_plan.h"
 #include "flashstep/attention/cuda/backward_sums.cuh"
 #include "flashstep/attention/cuda/head_rows.cuh"
@@ -226,26 +228,38 @@ __device__ inline void with_stats(float (&scores)[kBlocks][4], uint32_t of_colum
   }
 }
 
-// Weights of the pairs of a step that a causal mask hides are 0. first_row: the warp's first.
+// Weights of the pairs of a step that a causal mask hides are 0, and those of keys beyond the last:
+// of zeros a weight of exp(-logsumexp), which may overflow, would come. first_row: the warp's
+// first.
 template <typename Tiles, int kBlocks>
 __device__ inline void hide_scores(float (&weights)[kBlocks][4], const Problem& problem,
                                    const BackwardWork<Tiles>& work, int tile, int first_row,
                                    int lane) {
   constexpr bool kOfKeys = Tiles::kOfKeys;
   const int first_right = tile * Tiles::kRightRows;
-  const int diagonal = static_cast<int>(problem.diagonal);
-  const int last_key =
-      (kOfKeys ? work.first_left + Tiles::kLeftRows : first_right + Tiles::kRightRows) - 1;
+  const int diagonal = static_cast<int>(problem.diagonal), keys = static_cast<int>(problem.m);
+  const int end_key =
+      kOfKeys ? work.first_left + Tiles::kLeftRows : first_right + Tiles::kRightRows;
   const int first_query = kOfKeys ? first_right : work.first_left;
-  if (!problem.causal || last_key <= first_query + diagonal) return;
-  const int row = first_row + lane / 4 + (kOfKeys ? -diagonal : diagonal);
+  const bool is_hidden = problem.causal && end_key - 1 > first_query + diagonal;
+  if (!is_hidden && end_key <= keys) return;
+  // Of a key's row the first query that sees it; of a query's the end of the keys that it sees.
+  int bounds[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int left_at = first_row + lane / 4 + 8 * half;
+    if constexpr (kOfKeys)
+      bounds[half] = left_at >= keys ? INT_MAX : problem.causal ? left_at - diagonal : INT_MIN;
+    else
+      bounds[half] = problem.causal ? min(keys, left_at + diagonal + 1) : keys;
+  }
   const int column = first_right + lane % 4 * 2;
 #pragma unroll
   for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int left_at = row + i / 2 * 8, right_at = column + 8 * j + i % 2;
-      if (kOfKeys ? left_at > right_at : right_at > left_at) weights[j][i] = 0;
+      const int right_at = column + 8 * j + i % 2, bound = bounds[i / 2];
+      if (kOfKeys ? right_at < bound : right_at >= bound) weights[j][i] = 0;
     }
   }
 }

@@ -32,7 +32,7 @@ __device__ inline void store_shared(uint32_t at, const float (&x)[4]) {
                : "memory");
 }
 
-// Until the blocks before have added; what they wrote is seen then.
+// Until the blocks before have added.
 __device__ inline void await_turn_of_sum(const int* turn, int own) {
   int now;
   do {
@@ -40,6 +40,7 @@ __device__ inline void await_turn_of_sum(const int* turn, int own) {
   } while (now != own);
 }
 __device__ inline void pass_turn_of_sum(int* turn, int own) {
+  fence_bulk_writes();
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(own + 1) : "memory");
 }
 

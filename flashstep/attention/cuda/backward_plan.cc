@@ -164,12 +164,12 @@ void lay_out(BackwardPlan& plan, const Problem& problem) {
 
 // Of the three forms, the one whose time is least; in steps of 128 by 128, as long as both passes
 // of warpgroups take for one. By warps, few tiles are cut for all multiprocessors. Warpgroups take
-// whole tiles, of which the longest may decide. One pass of them has sums to make zero, add to and
-// round, beyond L2 where they are large; in order, a block begins when the ones before it in its
-// head have.
+// whole tiles, of which the longest may decide. One pass of them has sums to add to and to round,
+// beyond L2 where they are large; in order, a block begins when the ones before it in its head
+// have.
 //
-// Fitted to 475 shapes on an H100 (bfloat16, D 64 and 128, 1 to 256 heads, N 256 to 32768). The
-// form taken is slower than the best one by 1.1 % in the mean where bits repeat, 24 % at most, and
+// Fitted to 491 shapes on an H100 (bfloat16, D 64 and 128, 1 to 256 heads, N 256 to 32768). The
+// form taken is slower than the best one by 1.0 % in the mean where bits repeat, 22 % at most, and
 // by 0.4 %, 17 % at most, where they need not (reports/attention_h200/one_pass).
 BackwardForm choose_form(const Problem& problem, const Device& device) {
   const Arithmetic arithmetic = arithmetic_of(problem);

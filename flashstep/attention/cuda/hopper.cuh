@@ -92,8 +92,10 @@ __device__ inline void await_reads_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 __device__ inline void await_writes_out() {
-  asm volatile("cp.async.bulk.wait_group 0;\nfence.proxy.async;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
+// Between bulk copies and what this thread reads or writes itself, either way.
+__device__ inline void fence_bulk_writes() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // Writes of threads to shared memory are seen by TMA and wgmma after it.
 __device__ inline void fence_async_proxy() {

@@ -1,0 +1,68 @@
+// For tests of the CUDA kernels: both passes by plans of the test's own.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+#include "flashstep/attention/attention_test.h"
+#include "flashstep/attention/cuda/kernels.h"
+#include "flashstep/attention/implementations.h"
+#include "flashstep/testing/gpus.h"
+
+namespace flashstep::attention_testing {
+
+inline at::Tensor not_a_number(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::full(sizes, NAN, at::TensorOptions(testing::kGpu).dtype(dtype));
+}
+
+using PlanForward = std::function<attention_cuda::ForwardPlan(const attention_cuda::Problem&,
+                                                              const attention_cuda::Device&)>;
+using PlanBackward = std::function<attention_cuda::BackwardPlan(const attention_cuda::Problem&,
+                                                                const attention_cuda::Device&)>;
+
+// Both passes as they are cut for `device`, which need not be the GPU that runs them. What is to be
+// written, and the workspace, is NaN before.
+inline Results run_as(const attention_cuda::Device& device, const Inputs& x,
+                      const AttentionOptions& options,
+                      const PlanForward& plan_forward = attention_cuda::plan_forward,
+                      const PlanBackward& plan_backward = attention_cuda::plan_backward,
+                      std::optional<int64_t> given_diagonal = {}) {
+  const at::Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  const int64_t diagonal = given_diagonal.value_or(options.align_last ? k.size(2) - q.size(2) : 0);
+  const auto problem = internal::kernel_problem(
+      q, k, {scale, options.causal, diagonal, options.deterministic.value_or(false)});
+  const auto strided = [&](const at::Tensor& like) {  // rows are not one after the other
+    std::vector<int64_t> sizes = like.sizes().vec();
+    sizes.back() += 16;
+    return not_a_number(sizes, like.scalar_type()).narrow(-1, 8, like.size(-1));
+  };
+  Results to{strided(q), not_a_number(q.sizes().slice(0, 3), at::kFloat), strided(q), strided(k),
+             strided(k)};
+  const auto workspace = [](size_t bytes) {
+    return not_a_number({static_cast<int64_t>(bytes / sizeof(float))}, at::kFloat);
+  };
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  using internal::kernel_input;
+  using internal::kernel_output;
+  const auto forward_plan = plan_forward(problem, device);
+  const at::Tensor of_forward = workspace(forward_plan.workspace_bytes);
+  C10_CUDA_CHECK(
+      attention_cuda::forward({problem, kernel_input(q), kernel_input(k), kernel_input(v),
+                               kernel_output(to.out), to.logsumexp.data_ptr<float>()},
+                              forward_plan, of_forward.mutable_data_ptr(), stream));
+  const auto backward_plan = plan_backward(problem, device);
+  const at::Tensor of_backward = workspace(backward_plan.workspace_bytes());
+  C10_CUDA_CHECK(attention_cuda::backward(
+      {problem, kernel_input(q), kernel_input(k), kernel_input(v), kernel_input(to.out),
+       kernel_input(grad_out), to.logsumexp.const_data_ptr<float>(), nullptr,
+       kernel_output(to.grad_q), kernel_output(to.grad_k), kernel_output(to.grad_v)},
+      backward_plan, of_backward.mutable_data_ptr(), stream));
+  return to;
+}
+
+}  // namespace flashstep::attention_testing

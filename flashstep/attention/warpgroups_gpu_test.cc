@@ -1,0 +1,216 @@
+// Hopper's kernels by warpgroups, whichever form a plan would take.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/cuda.h>
+
+#include "flashstep/attention/kernels_gpu_test.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using attention_cuda::BackwardForm;
+using attention_testing::cuda;
+using attention_testing::expect_results;
+using attention_testing::Inputs;
+using attention_testing::masks;
+using attention_testing::random_inputs;
+using attention_testing::Results;
+using attention_testing::run_as;
+using attention_testing::unit_of;
+using testing::kGpu;
+
+constexpr attention_cuda::Device kHopper = {132, 227 * 1024, 228 * 1024, true};
+constexpr Tensor Results::*kGradients[] = {&Results::grad_q, &Results::grad_k, &Results::grad_v};
+
+class WarpgroupsGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+    if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "not a Hopper";
+    torch::manual_seed(23);
+  }
+};
+
+std::vector<BackwardForm> forms_of(int64_t d) {
+  const bool has_one_pass = d <= 64 || d > 96;
+  if (!has_one_pass) return {BackwardForm::kWarps, BackwardForm::kWarpgroups};
+  return {BackwardForm::kWarps, BackwardForm::kWarpgroups, BackwardForm::kWarpgroupsOnePass};
+}
+
+std::string name_of(BackwardForm form) {
+  return form == BackwardForm::kWarps        ? "warps"
+         : form == BackwardForm::kWarpgroups ? "two passes"
+                                             : "one pass";
+}
+
+// A section of few heads has many blocks of each that wait.
+Results run_form(BackwardForm form, const Inputs& x, const AttentionOptions& options,
+                 std::optional<int64_t> diagonal = {}, int64_t section = 8) {
+  const auto plan = [&](const auto& problem, const auto& device) {
+    auto plan = attention_cuda::plan_of(problem, device, form);
+    plan.keys.section_heads = std::min(section, plan.keys.section_heads);
+    return plan;
+  };
+  return run_as(kHopper, x, options, attention_cuda::plan_forward, plan, diagonal);
+}
+
+// Few blocks take many tiles in turns; many causal steps go without turns.
+TEST_F(WarpgroupsGpu, ForwardIsRight) {
+  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      for (const auto& [n, m] : {std::pair(1, 1), std::pair(147, 203), std::pair(643, 3333)}) {
+        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
+        for (const AttentionOptions& mask : masks()) {
+          const auto reference = attention_testing::reference_of(x, mask);
+          for (const auto& [blocks, splits, is_narrow] :
+               {std::tuple(132, 1, false), std::tuple(3, 1, false), std::tuple(5, 3, false),
+                std::tuple(132, 1, true), std::tuple(5, 3, true)}) {
+            if (is_narrow && d > 64) continue;
+            const auto plan = [&, splits = splits, is_narrow = is_narrow](const auto& problem,
+                                                                          const auto& device) {
+              using attention_cuda::TileShape;
+              const auto shape = is_narrow ? TileShape::kNarrowWarpgroups : TileShape::kWarpgroups;
+              return attention_cuda::plan_of(problem, device, shape, splits);
+            };
+            attention_cuda::Device device = kHopper;
+            device.sm_count = blocks;
+            expect_results(run_as(device, x, mask, plan), reference, unit_of(dtype, d),
+                           str("D ", d, ", ", n, " x ", m, ", ", blocks, " blocks, ", splits,
+                               " splits", is_narrow ? ", narrow" : ""));
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
+TEST_F(WarpgroupsGpu, BackwardIsRightAndRepeats) {
+  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      for (const auto& [n, m] :
+           {std::pair(1, 1), std::pair(147, 203), std::pair(1029, 130), std::pair(643, 3333)}) {
+        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
+        for (AttentionOptions mask : masks()) {
+          const auto reference = attention_testing::reference_of(x, mask);
+          for (const BackwardForm form : forms_of(d)) {
+            if (form == BackwardForm::kWarps) continue;
+            for (const auto& [deterministic, section] :
+                 {std::pair(true, 8), std::pair(true, 1), std::pair(false, 8)}) {
+              mask.deterministic = deterministic;
+              const Results got = run_form(form, x, mask, {}, section);
+              const std::string what = str("D ", d, ", ", n, " x ", m, ", ", name_of(form),
+                                           deterministic ? ", section " : ", any order ", section);
+              expect_results(got, reference, unit_of(dtype, d), what);
+              if (!deterministic) continue;
+              const Results again = run_form(form, x, mask, {}, section);
+              for (const auto part : kGradients)
+                EXPECT_TRUE(testing::same_bits(got.*part, again.*part)) << what;
+            }
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
+TEST_F(WarpgroupsGpu, FormsAgreeOnAnyDiagonal) {
+  for (const int64_t d : {64, 72, 128}) {
+    const Inputs x = random_inputs({{1, 2}, 1, 300, 260, d}, at::kBFloat16, kGpu);
+    for (const int64_t diagonal : {-299, -200, -65, -5, 1, 70, 259}) {
+      for (const bool deterministic : {true, false}) {
+        const AttentionOptions options = cuda(true, deterministic);
+        const Results expected = run_form(BackwardForm::kWarps, x, options, diagonal);
+        for (const BackwardForm form : forms_of(d)) {
+          const Results got = run_form(form, x, options, diagonal);
+          for (const auto part : kGradients) {
+            const Tensor& right = expected.*part;
+            const double most = right.abs().max().item<double>();
+            EXPECT_LE((got.*part - right).abs().max().item<double>(), most / 128)
+                << name_of(form) << ", D " << d << ", diagonal " << diagonal;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A key beyond the last is a row of zeros, whose weight would be exp(-logsumexp).
+TEST_F(WarpgroupsGpu, KeysBeyondTheLastHaveNoWeight) {
+  for (const int64_t d : {64, 96, 128}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      const double score = dtype == at::kHalf ? -20 : -110;  // of every pair, about
+      Inputs x = random_inputs({{1, 2}, 0, 200, 130, d}, dtype, kGpu);
+      const double size = std::sqrt(-score / std::sqrt(static_cast<double>(d)));
+      x.q.mul_(0.01).add_(size);
+      x.k.mul_(0.01).sub_(size);
+      for (AttentionOptions mask : masks()) {
+        const auto reference = attention_testing::reference_of(x, mask);
+        for (const BackwardForm form : forms_of(d)) {
+          for (const bool deterministic : {true, false}) {
+            mask.deterministic = deterministic;
+            expect_results(run_form(form, x, mask), reference, unit_of(dtype, d),
+                           str(name_of(form), ", D ", d));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(WarpgroupsGpu, NanGoesWhereItsRowGoes) {
+  for (const int64_t d : {64, 128}) {
+    for (const BackwardForm form : forms_of(d)) {
+      for (const bool deterministic : {true, false}) {
+        Inputs x = random_inputs({{1, 2}, 0, 300, 200, d}, at::kBFloat16, kGpu);
+        x.q.index_put_({0, 1, 140, 9}, NAN);
+        const Results got = run_form(form, x, cuda(false, deterministic));
+        const auto nans = [](const Tensor& t) { return at::isnan(t).sum().item<int64_t>(); };
+        const std::string what = str(name_of(form), ", D ", d);
+        EXPECT_EQ(nans(got.grad_q), d) << what;  // a row
+        EXPECT_EQ(nans(got.grad_q.index({0, 1, 140})), d) << what;
+        for (const auto part : {&Results::grad_k, &Results::grad_v}) {
+          EXPECT_EQ(nans(got.*part), 200 * d) << what;  // a head
+          EXPECT_EQ(nans((got.*part).select(1, 0)), 0) << what;
+        }
+      }
+    }
+  }
+}
+
+// Blocks that wait for others on a GPU that other kernels fill.
+TEST_F(WarpgroupsGpu, OrderedSumsOfManyStreamsRepeat) {
+  const Inputs x = random_inputs({{1, 8}, 0, 2048, 2048, 128}, at::kBFloat16, kGpu);
+  const auto run = [&] { return run_form(BackwardForm::kWarpgroupsOnePass, x, cuda(true, true)); };
+  const Results alone = run();
+  at::cuda::getCurrentCUDAStream().synchronize();
+  std::vector<Results> all;
+  for (int i = 0; i < 30; ++i) {
+    const at::cuda::CUDAStreamGuard guard(
+        at::cuda::getStreamFromPool(/*isHighPriority=*/i % 3 == 0));
+    all.push_back(run());
+  }
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  for (const Results& one : all) {
+    for (const auto part : kGradients) EXPECT_TRUE(testing::same_bits(one.*part, alone.*part));
+  }
+}
+
+TEST_F(WarpgroupsGpu, APlanTakesOrderedSums) {
+  const Inputs x = random_inputs({{1, 16}, 0, 2048, 2048, 128}, at::kBFloat16, kGpu);
+  const auto plan = [](const auto& problem, const auto& device) {
+    const auto plan = attention_cuda::plan_backward(problem, device);
+    EXPECT_TRUE(plan.ordered) << attention_cuda::describe(plan);
+    return plan;
+  };
+  run_as(kHopper, x, cuda(false, true), attention_cuda::plan_forward, plan);
+  attention_testing::expect_right(x, cuda(false, true), "cuda", "ordered");
+}
+
+}  // namespace
+}  // namespace flashstep
