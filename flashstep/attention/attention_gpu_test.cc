@@ -326,6 +326,11 @@ TEST_F(AttentionGpu, AutoIsOursWhereBitsMustRepeat) {
               hopper && !deterministic ? "sdpa" : "cuda");
     const auto narrow = many.narrow(-1, 0, 64);  // ours is as fast, and repeats
     EXPECT_EQ(attention_auto(narrow, narrow, narrow, options), "cuda");
+    const auto longer = few.narrow(1, 0, 1).expand({64, 4096, 128});
+    EXPECT_EQ(attention_auto(longer, longer, longer, options), "cuda");
+    const auto between = longer.narrow(-1, 0, 96);  // no single pass backward
+    EXPECT_EQ(attention_auto(between, between, between, options),
+              hopper && !deterministic ? "sdpa" : "cuda");
     const auto one_head = few.narrow(1, 0, 1).expand({1, 65536, 128});
     EXPECT_EQ(attention_auto(one_head, one_head, one_head, options), "cuda");
     EXPECT_EQ(attention_with_logsumexp(many, many, many, options).second.size(1), 256);

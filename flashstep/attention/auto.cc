@@ -1,6 +1,7 @@
 // What "auto" takes: rules by device, dtype and shape, from measurements that are named here. They
 // are never taken at run time, so that a run repeats bit for bit wherever it is repeated.
 #include <algorithm>
+#include <cstdint>
 
 #include "flashstep/attention.h"
 #include "flashstep/attention/cost.h"
@@ -18,24 +19,27 @@ bool takes(const char* name, const AttentionProblem& problem) {
 struct Rule {
   int capability_major;  // of the GPU
   int64_t least_d, most_d;
-  int64_t least_heads;  // B H
-  int64_t least_pairs;  // of a query and a key that it sees, over all heads
+  int64_t least_heads;                 // B H
+  int64_t least_pairs;                 // of a query and a key that it sees, over all heads
+  int64_t most_of_a_head = INT64_MAX;  // of them
 };
 
 // Compute capability 9.0, bfloat16 (float16 has the same instructions), D above 64: cuDNN's
-// kernels, which scaled_dot_product_attention takes there, win as soon as the work fills the GPU:
-// not forward, but their backward makes five products where ours makes seven. With less work, with
-// one head and with D up to 64 ours win, or are within 3 % forward and backward, and repeat;
-// forward alone, 32 heads of D 64, within 12 %. From an H200: reports/attention_h200/warpgroups.
-// Other GPUs are not measured: there ours is taken, as for float32.
+// kernels, which scaled_dot_product_attention takes there. Up to D 64 ours win, or are within 3 %
+// forward and backward, and repeat; forward alone, 32 heads of D 64, within 12 %. Other GPUs are
+// not measured: there ours is taken, as for float32.
 constexpr Rule kSdpaIsFaster[] = {
-    // throughput, D 128, forward and backward: causal N 1024 (2^25) 0.98x, 4096 (2^29) 1.07x; full
-    // N 1024 (2^26) 1.16x.
-    {9, 72, 128, 32, int64_t{1} << 26},
-    // 16 heads as well. One head takes ours, as cuDNN does not split its keys: its times at N 32768
-    // (2^29) and 65536 are 1.48 and 1.33 of ours forward, 0.87 and 0.84 backward, 1.01 and 0.97 in
-    // both together.
-    {9, 72, 128, 2, int64_t{1} << 28},
+    // Many short heads: theirs start a tile faster, and our one pass backward saves little. Their
+    // time over ours, forward and backward, D 128: 64 heads, full, N 1024 0.90; 128 heads, full,
+    // N 512 and 1024 0.84 and 0.89, causal, N 1024 and 2048 0.95 and 0.92. With 32 heads ours take
+    // at most 1.05 times as long, and longer heads are faster. An H100: reports/attention_h100.
+    {9, 104, 128, 64, int64_t{1} << 25, int64_t{1} << 20},
+    {9, 104, 128, 128, int64_t{1} << 28, int64_t{3} << 20},
+    // Here ours have two passes, seven products where theirs make five. As soon as the work fills
+    // the GPU; one head takes ours, whose keys cuDNN does not split. From an H200, of D 128 when it
+    // had two passes: reports/attention_h200/warpgroups.
+    {9, 72, 96, 32, int64_t{1} << 26},
+    {9, 72, 96, 2, int64_t{1} << 28},
 };
 
 // cuDNN's grids have no more places: 70,000 heads of one batch fail.
@@ -60,11 +64,11 @@ bool sdpa_is_faster(const AttentionProblem& problem) {
   const int64_t d = problem.q.size(-1), heads = problem.q.numel() / (d * problem.q.size(-2));
   const int64_t of_batch = problem.q.dim() > 2 ? problem.q.size(-3) : 1;
   if (std::max(of_batch, heads / of_batch) > kMostInGrid) return false;
-  const int64_t pairs = heads * pairs_of(problem);
+  const int64_t of_head = pairs_of(problem), pairs = heads * of_head;
   const int major = cuda_capability_major(problem.q.device().index());
   for (const Rule& rule : kSdpaIsFaster) {
     if (major == rule.capability_major && d >= rule.least_d && d <= rule.most_d &&
-        heads >= rule.least_heads && pairs >= rule.least_pairs) {
+        heads >= rule.least_heads && pairs >= rule.least_pairs && of_head <= rule.most_of_a_head) {
       return true;
     }
   }

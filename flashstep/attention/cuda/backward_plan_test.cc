@@ -194,7 +194,7 @@ TEST(BackwardPlan, OneHeadFillsTheGpu) {
   EXPECT_EQ(many.keys.chunks, 1) << describe(many);
 }
 
-// As timed (reports/attention_h200/one_pass).
+// As timed (reports/attention_h100).
 TEST(BackwardPlan, TheFormThatIsFastest) {
   ASSERT_TRUE(kH200.warpgroups);
   const auto form = [](int64_t heads, int64_t n, int dim, bool causal, bool deterministic) {
