@@ -1,5 +1,5 @@
-// What is left of a fully sharded module when its wrapper has ended: shards, which nobody takes for
-// whole parameters.
+// What is left of a module when its wrapper has ended: of a fully sharded one shards, which nobody
+// takes for whole parameters.
 #include <memory>
 #include <optional>
 
@@ -57,6 +57,18 @@ TEST(EndedWrapper, ABackwardAfterItIsRefused) {
       }
     });
   }
+}
+
+TEST(EndedWrapper, ABackwardAfterDataParallelIsRefused) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const auto net = std::make_shared<EndedNet>();
+    const auto loss = [&] {
+      return DistributedDataParallel(net, group)(torch::ones({2, 5})).sum();
+    }();
+    expect_sentence([&] { loss.backward(); },
+                    {"[DistributedDataParallel]", "to live until the backward", "rank's alone"});
+  });
 }
 
 // In the middle of a backward, which an exception ends.

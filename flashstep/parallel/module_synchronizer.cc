@@ -94,7 +94,9 @@ class ModuleSynchronizer::EndOfBackward {
   // In that backward, from whichever thread.
   static void queue_in_backward(const std::weak_ptr<EndOfBackward>& weak) {
     const std::shared_ptr<EndOfBackward> self = weak.lock();
-    if (!self) return;
+    require(self != nullptr, "[DistributedDataParallel] expected the wrapper to live until the ",
+            "backward of what it returned, got a backward after its end, whose gradients would be ",
+            "this rank's alone");
     ModuleSynchronizer& owner = self->owner_;
     const int task = torch::autograd::get_current_graph_task_id();
     const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
