@@ -328,6 +328,10 @@ TEST_F(AttentionGpu, AutoIsOursWhereBitsMustRepeat) {
     EXPECT_EQ(attention_auto(narrow, narrow, narrow, options), "cuda");
     const auto longer = few.narrow(1, 0, 1).expand({64, 4096, 128});
     EXPECT_EQ(attention_auto(longer, longer, longer, options), "cuda");
+    const auto causal_64 = few.narrow(1, 0, 1).expand({64, 1024, 128});
+    options.causal = true;
+    EXPECT_EQ(attention_auto(causal_64, causal_64, causal_64, options), "cuda");
+    options.causal = false;
     const auto between = longer.narrow(-1, 0, 96);  // no single pass backward
     EXPECT_EQ(attention_auto(between, between, between, options),
               hopper && !deterministic ? "sdpa" : "cuda");

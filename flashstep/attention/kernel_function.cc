@@ -218,6 +218,11 @@ class Attention : public torch::autograd::Function<Attention> {
 std::tuple<Tensor, Tensor> differentiable_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   double scale, bool causal, int64_t diagonal,
                                                   bool deterministic, std::string_view kernel) {
+  for (const Tensor& x : {q, k, v}) {
+    require(!x._fw_grad(/*level=*/0).defined(),
+            "[attention] expected gradients by backward(): derivatives in forward mode (jvp) are "
+            "available with implementation naive only");
+  }
   const bool differentiates =
       at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
   if (!differentiates) {

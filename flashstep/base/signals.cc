@@ -48,7 +48,8 @@ const char* name_for_people(int signal) {
     case SIGXCPU:
       return "SIGXCPU (the limit of CPU time)";
     case SIGBUS:
-      return "SIGBUS (a file that it reads was cut short, or a disk or memory failed)";
+      return "SIGBUS (a file that it reads was cut short, or /dev/shm, a disk or memory is full or "
+             "failed)";
     default:
       return nullptr;
   }

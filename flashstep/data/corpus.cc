@@ -163,14 +163,36 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
   return files;
 }
 
+namespace {
+
+constexpr const char* kWhite = " \t\r\n";
+
+bool is_white(const fs::path& file) {
+  const MappedFile mapped(file);
+  return mapped.bytes().find_first_not_of(kWhite) == std::string_view::npos;
+}
+
+// Whether there is more than white space and ends of documents.
+bool holds_document(std::string_view text, std::string_view document_end) {
+  while (true) {
+    text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
+    if (!text.starts_with(document_end)) return !text.empty();
+    text.remove_prefix(document_end.size());
+  }
+}
+
+}  // namespace
+
 Cut find_cut(const Paths& files, double fraction, std::string_view document_end) {
   require(fraction > 0 && fraction < 1,
           "[corpus] expected a validation fraction between 0 and 1, got ", fraction);
   require(!document_end.empty(), "[corpus] expected the text that ends a document, got none");
   const uint64_t total = total_bytes(files);
   uint64_t target = total - static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(total)));
+  size_t count = files.size();  // behind the last one with text
+  while (count > 1 && is_white(files[count - 1])) --count;
   size_t file = 0;  // the one that the target lies in, and from now on the target within it
-  while (file + 1 < files.size() && target >= fs::file_size(files[file])) {
+  while (file + 1 < count && target >= fs::file_size(files[file])) {
     target -= fs::file_size(files[file++]);
   }
   if (target == 0 && file > 0) return {file, 0};
@@ -178,22 +200,22 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
   const MappedFile mapped(files[file]);
   // Without the white space at its end, which is no document.
   const std::string_view text =
-      mapped.bytes().substr(0, mapped.bytes().find_last_not_of(" \t\r\n") + 1);
+      mapped.bytes().substr(0, mapped.bytes().find_last_not_of(kWhite) + 1);
   // The newlines behind an end belong to it, and the end may be right here.
   size_t from = std::min<size_t>(target, text.size());
   while (from > 0 && is_newline(text[from - 1])) --from;
   from -= std::min<size_t>(from, document_end.size());
   if (const size_t found = text.find(document_end, from); found != std::string_view::npos) {
     const uint64_t offset = behind_end(text, found, document_end);
-    if (offset < text.size()) return {file, offset};
+    if (holds_document(text.substr(offset), document_end)) return {file, offset};
   }
-  if (file + 1 < files.size()) return {file + 1, 0};
+  if (file + 1 < count) return {file + 1, 0};
   // The target lies in the last document of all: that one is the validation part.
   for (size_t before = text.size();;) {
     const size_t found = text.substr(0, before).rfind(document_end);
     if (found == std::string_view::npos) break;
     const uint64_t offset = behind_end(text, found, document_end);
-    if (offset < text.size()) return {file, offset};
+    if (holds_document(text.substr(offset), document_end)) return {file, offset};
     before = found;
   }
   require(

@@ -57,6 +57,14 @@ TEST_F(CorpusTest, ListsTheTextsOfADirectorySorted) {
   EXPECT_EQ(text_files(texts / "readme.md"), (std::vector<fs::path>{texts / "readme.md"}));
 }
 
+TEST_F(CorpusTest, WhiteSpaceAndEndsAreNoDocument) {
+  EXPECT_EQ(cut({"aaa|bbb|", "\n"}, 0.1), Place(0, 4));
+  EXPECT_EQ(cut({"aaa|bbb|", " ", "\r\n"}, 0.01), Place(0, 4));
+  EXPECT_EQ(cut({"aaa|bbb|  \n  |  \n"}, 0.2), Place(0, 4));
+  EXPECT_EQ(cut({"aaa|", "bbb|", "\n"}, 0.1), Place(1, 0));
+  EXPECT_THROW(cut({"aaa|  \n  |  \n"}, 0.2), UserError);
+}
+
 TEST_F(CorpusTest, TakesWhateverIsTextWhereNothingIsCalledTxt) {
   write("code/main.py", "print()");
   write("code/binary", std::string("a\0b", 3));

@@ -32,18 +32,21 @@ class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    internal::refuse_create_graph("embedding");
     const Tensor ids = context->get_saved_variables()[0].flatten();
     const Tensor dy = gradients[0].contiguous();
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
     const int64_t rows = context->saved_data["rows"].toInt();
-    if (dy.is_cpu()) {
-      return {at::embedding_dense_backward(dy.to(at::kFloat), ids, rows, /*padding_idx=*/-1,
-                                           /*scale_grad_by_freq=*/false)
-                  .to(dtype),
-              Tensor()};
-    }
     Tensor dweight = at::zeros({rows, dy.size(-1)}, dy.options().dtype(dtype));
+    if (dy.is_cpu()) {
+      if (ids.numel() == 0) return {dweight, Tensor()};
+      // Only the rows that are there, in float32.
+      const auto [used, places, counts] = at::_unique2(ids, /*sorted=*/true, /*inverse=*/true);
+      const Tensor sums =
+          at::embedding_dense_backward(dy.to(at::kFloat), places, used.size(0), /*padding_idx=*/-1,
+                                       /*scale_grad_by_freq=*/false);
+      return {dweight.index_copy_(0, used, sums.to(dtype)), Tensor()};
+    }
+    internal::refuse_create_graph("embedding");
     if (ids.numel() > 0) internal::embedding_backward_cuda(dy, ids, dweight);
     return {dweight, Tensor()};
   }

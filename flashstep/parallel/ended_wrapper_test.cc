@@ -68,6 +68,17 @@ TEST(EndedWrapper, ABackwardAfterDataParallelIsRefused) {
     }();
     expect_sentence([&] { loss.backward(); },
                     {"[DistributedDataParallel]", "to live until the backward", "rank's alone"});
+    // Nothing would have been averaged.
+    const auto local = [&] {
+      DistributedDataParallel model(net, group);
+      const auto no_sync = model.no_sync();
+      return model(torch::ones({2, 5})).sum();
+    }();
+    local.backward();
+    EXPECT_TRUE(net->head->bias.grad().defined());
+    const Tensor x = torch::ones({2, 5}).requires_grad_();
+    const auto of_input = [&] { return DistributedDataParallel(net, group)(x).sum(); }();
+    EXPECT_TRUE(torch::autograd::grad({of_input}, {x})[0].defined());
   });
 }
 
@@ -109,6 +120,31 @@ TEST(EndedWrapper, ItsShardsAreNotTakenForParameters) {
       EXPECT_EQ(net->head->weight.grad().sizes(), net->head->weight.sizes());
     });
   }
+}
+
+// Each knows the parameters whole, and would send shards over each other's.
+TEST(EndedWrapper, WhoHoldsWholeParametersRefusesShards) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const auto net = std::make_shared<EndedNet>();
+    for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+      ShardOptions options;
+      options.mode = mode;
+      const auto other = std::make_shared<EndedNet>();
+      ShardedOptimizer<torch::optim::SGD> early(other->parameters(), torch::optim::SGDOptions(0.1),
+                                                group, options);
+      Wrapper model(other, group);
+      model(torch::ones({2, 5})).sum().backward();
+      expect_sentence([&] { early.step(); }, {"expected parameters that every rank has whole"});
+    }
+    DistributedDataParallel averaged(net, group);
+    Wrapper sharded(net, group);
+    expect_sentence(
+        [&] {
+          sharded(torch::ones({2, 5})).sum().backward();
+        },
+        {"averaged by one reducer", "FullyShardedDataParallel"});
+  });
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ struct Hook : PostAccumulateGradHook {
       require(
           !other->is_averaging(),
           "[parallel] expected a parameter's gradient to be averaged by one reducer, got two: of ",
-          "what wraps a module (DistributedDataParallel, data_parallelism, GradientReducer) one ",
-          "alone may live");
+          "what wraps a module (DistributedDataParallel, FullyShardedDataParallel, "
+          "data_parallelism, GradientReducer) one alone may live");
     }
   }
 };

@@ -91,20 +91,22 @@ class ModuleSynchronizer::EndOfBackward {
  public:
   explicit EndOfBackward(ModuleSynchronizer& owner) : owner_(owner) {}
 
-  // In that backward, from whichever thread.
-  static void queue_in_backward(const std::weak_ptr<EndOfBackward>& weak) {
+  // In that backward, from whichever thread. is_averaged: not of a forward under no_sync().
+  static void queue_in_backward(const std::weak_ptr<EndOfBackward>& weak, bool is_averaged) {
     const std::shared_ptr<EndOfBackward> self = weak.lock();
-    require(self != nullptr, "[DistributedDataParallel] expected the wrapper to live until the ",
-            "backward of what it returned, got a backward after its end, whose gradients would be ",
-            "this rank's alone");
+    const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+    const bool is_of_all = chosen == nullptr || chosen->empty();
+    require(self != nullptr || !is_averaged || !is_of_all,
+            "[DistributedDataParallel] expected the wrapper to live until the backward of what it ",
+            "returned, got a backward after its end, whose gradients would be this rank's alone");
+    if (self == nullptr) return;
     ModuleSynchronizer& owner = self->owner_;
     const int task = torch::autograd::get_current_graph_task_id();
-    const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     {
       const std::lock_guard lock(self->mutex_);
       if (std::exchange(self->task_, task) == task) return;
       // torch::autograd::grad, or backward of some inputs alone.
-      self->is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
+      self->is_of_some_inputs_ = !is_of_all;
     }
     if (!self->is_of_some_inputs_) owner.check_begin_of_backward();
     if (!owner.reducer().is_enabled()) return;
@@ -227,8 +229,9 @@ void ModuleSynchronizer::check_begin_of_backward() {
 void ModuleSynchronizer::watch(const at::Tensor& output) {
   if (group_.world_size() == 1 || !output.defined() || !output.requires_grad() || output.is_leaf())
     return;
-  output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {
-    called_back([&] { EndOfBackward::queue_in_backward(end); });
+  const bool is_averaged = reducer_->is_enabled();
+  output.register_hook([end = std::weak_ptr(end_), is_averaged](const at::Tensor& /*gradient*/) {
+    called_back([&] { EndOfBackward::queue_in_backward(end, is_averaged); });
   });
 }
 

@@ -62,21 +62,28 @@ void check_agreement(const NamedTensors& parameters, const Group& group,
                     "no more parameters");
 }
 
+void require_undivided(const std::vector<at::Tensor>& parameters) {
+  require(
+      divided_tensors(parameters).empty(),
+      "[ShardedOptimizer] expected parameters that every rank has whole, got shards of a fully ",
+      "sharded module, whose state is divided with them: give them to the optimizer itself");
+}
+
 void check_whole(const NamedTensors& parameters) {
   std::vector<at::Tensor> tensors;
   for (const auto& [number, tensor] : parameters) {
     refuse_left_shards({{"parameter " + number, tensor}}, "[ShardedOptimizer]");
+    require(!tensor.is_meta(), "[ShardedOptimizer] expected parameters with memory, got parameter ",
+            number, " on the meta device");
     tensors.push_back(tensor);
   }
-  require(
-      divided_tensors(tensors).empty(),
-      "[ShardedOptimizer] expected parameters that every rank has whole, got shards of a fully ",
-      "sharded module, whose state is divided with them: give them to the optimizer itself");
+  require_undivided(tensors);
 }
 
 }  // namespace
 
 void ShardPlan::begin_update(const std::vector<OwnPiece>& own) {
+  require_undivided(whole_);  // a module may be fully sharded after its optimizer was made
   require(
       means_ == nullptr || !means_->is_unfinished(),
       "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
@@ -105,6 +112,7 @@ std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const
                                         options.reducer, options.peer_copies);
   }
   plan->use_means_of(options.reducer);
+  for (const auto& [number, tensor] : parameters) plan->whole_.push_back(tensor);
   return plan;
 }
 

@@ -67,7 +67,11 @@ class ShardPlan {
   virtual std::string transport() const = 0;
 
  private:
+  friend std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters,
+                                                    const Group& group, const ShardOptions& options,
+                                                    const std::vector<std::string>& lines);
   const GradientReducer* means_ = nullptr;  // null: not known
+  std::vector<at::Tensor> whole_;           // that it was made for
 };
 
 // A plan for an optimizer of these parameters, which add() gives it: flat tensors are sized by

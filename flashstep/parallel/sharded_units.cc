@@ -73,7 +73,8 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     gradients_.emplace(units_, *groups_.shards, device);
     choose_transport(device);
     hooks_ = std::make_unique<GradientHooks>(
-        trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
+        trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); },
+        /*averages=*/true);
   }
 
   // Shards stay behind, also of units that are whole between a forward and its backward.

@@ -49,7 +49,7 @@ bool has_trained(const fs::path& metrics) {
   std::istringstream lines(read_file(metrics));
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || json.value("step", 1) != 0) return true;
+    if (!json.is_object() || json.value("step", nlohmann::json(1)) != 0) return true;
   }
   return false;
 }
@@ -152,8 +152,9 @@ void require_no_file_of_run(const fs::path& output) {
   if (error || !fs::exists(path)) return;
   const std::string name = path.filename().string(), in = folder.filename().string();
   const bool is_of_run =
-      holds_run(folder) && (name == "config.json" || name == "metrics.jsonl" || name == "lock" ||
-                            name == "samples.txt" || name == "bigram.json");
+      holds_run(folder) &&
+      (name == "config.json" || name == "metrics.jsonl" || name == "lock" ||
+       name == "samples.txt" || name == "bigram.json" || name == "loss.svg" || name == "loss.png");
   const bool is_of_part =
       (in == "tokenizer" || in == "tensorboard") && holds_run(folder.parent_path());
   const bool is_of_checkpoint = is_checkpoint_file(name) && fs::exists(folder / kStateName);

@@ -144,3 +144,11 @@ class DistributedDataParallel(Wrapper):
     def describe(self) -> str:
         """Strategy, buckets and transport: "bucketed, 3 buckets of up to 25 MB (chosen), by Gloo"."""
         return self._means.describe()
+
+
+def group_and_means(ddp: Any) -> tuple[Any, Any]:
+    if not isinstance(ddp, DistributedDataParallel):
+        raise ValueError(
+            f"[ShardedOptimizer] expected a flashstep.DistributedDataParallel as ddp, got {type(ddp).__name__}"
+        )
+    return ddp._group, ddp._means

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._group import Wrapper, give_parts, group_of, make_hook_table, require_module, tensors_in
+from ._group import Wrapper, give_parts, group_of, make_hook_table, refuse_copies, require_module, tensors_in
 from ._library import classes, keep_update
 
 
@@ -112,6 +112,9 @@ class FullyShardedDataParallel(Wrapper):
         self._root = len(names)
         for number, name in enumerate(names):
             self._watch_unit(number, modules[name])
+
+    def __getstate__(self) -> Any:
+        refuse_copies(self, "gather_full_parameters() (state_dict() is this rank's shards)")
 
     def _watch_unit(self, unit: int, module: nn.Module) -> None:
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._data_parallel import DistributedDataParallel
+from ._data_parallel import DistributedDataParallel, group_and_means
 from ._group import group_of, refuse_copies
 from ._library import classes
 from ._optimizer_state import as_tensor, from_tensor, options_of, own_state, updates_each_element_alone
@@ -74,7 +74,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__init__(groups, self._inner.defaults)
         self.state = self._inner.state
         if ddp is not None:
-            self._group, means = ddp._group, ddp._means
+            self._group, means = group_and_means(ddp)
         else:
             self._group, means = group_of(process_group), None
         every = [parameter for group in self.param_groups for parameter in group["params"]]

@@ -31,6 +31,18 @@ class Layouts(unittest.TestCase):
             ):
                 torch.testing.assert_close(torch.autograd.grad(own(x, weight, ids), x), exact)
 
+    def test_attention_refuses_forward_mode(self):
+        q = torch.randn(2, 4, 8)
+        functions = [lambda x, name=name: flashstep.attention(x, x, x, implementation=name) for name in ("auto", "tiled")]
+        functions.append(lambda x: flashstep.FlashAttention.apply(x, x, x))
+        for function in functions:
+            with self.assertRaisesRegex(Exception, "forward mode|forward AD"):
+                torch.func.jvp(function, (q,), (torch.ones_like(q),))
+        tangent = torch.func.jvp(
+            lambda x: flashstep.attention(x, x, x, implementation="naive"), (q,), (torch.ones_like(q),)
+        )[1]
+        self.assertGreater(float(tangent.abs().sum()), 0)
+
     def test_flash_attention_of_nothing(self):
         for function in (flashstep.FlashAttention, flashstep.TiledFlashAttention):
             for batch, queries, keys in ((0, 5, 5), (2, 0, 5), (2, 5, 0)):
