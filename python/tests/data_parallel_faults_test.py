@@ -58,6 +58,13 @@ def mistakes(rank, world_size):
     sentence(lambda: flashstep.DistributedDataParallel(None), ValueError, "expected a torch.nn.Module, got None")
     sentence(lambda: flashstep.DistributedDataParallel(nets.Net(), strategy="fast"), ValueError, "expected")
     sentence(lambda: flashstep.DistributedDataParallel(nn.Linear(3 + rank, 2)), ValueError, "weight")
+    own = nn.Linear(2, 2)
+    sentence(
+        lambda: flashstep.ShardedOptimizer(own.parameters(), torch.optim.SGD, shards="flat", ddp=own, lr=0.1),
+        ValueError,
+        "expected a flashstep.DistributedDataParallel as ddp, got Linear",
+    )
+    sentence(lambda: copy.deepcopy(flashstep.FullyShardedDataParallel(own)), TypeError, "gather_full_parameters()")
     unused = flashstep.DistributedDataParallel(Outputs())
     sentence(lambda: unused(torch.ones(2, 3))["first"][0].sum().backward(), ValueError, "b.weight")
     for wrap in (flashstep.DistributedDataParallel, flashstep.FullyShardedDataParallel):
