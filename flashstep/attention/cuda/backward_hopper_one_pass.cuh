@@ -9,8 +9,9 @@
 //
 // Where bits must repeat, the blocks of a head add to a tile's sums in the order of their keys; a
 // counter of every tile says whose turn it is. A block waits for blocks of a lower index alone.
-// These have started: blocks start in the order of their index. All meet the tiles of a head in the
-// same order, so that each runs about a step behind the one before and seldom waits.
+// These have started: CUDA does not promise it, but GPUs start blocks in the order of their index,
+// on which CUB's scans rely, too. All meet the tiles of a head in the same order, so that each runs
+// about a step behind the one before and seldom waits.
 #pragma once
 
 #include "flashstep/attention/cuda/backward_hopper.cuh"
