@@ -146,8 +146,8 @@ class FullyShardedDataParallel : public torch::nn::Module {
   decltype(auto) forward(Arguments&&... arguments) {
     return call([&](M& module) -> decltype(auto) {
       if constexpr (std::is_same_v<M, torch::nn::SequentialImpl>) {
-        return run(module,
-                   std::forward<Arguments>(arguments)...);  // its own calls elements past it
+        // Its own forward calls elements past run().
+        return run(module, std::forward<Arguments>(arguments)...);
       } else {
         return module.forward(std::forward<Arguments>(arguments)...);
       }

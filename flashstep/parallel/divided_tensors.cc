@@ -60,17 +60,14 @@ void note_left_shard(const Tensor& tensor) {
                            Entry{{}, WeakTensor(tensor.getIntrusivePtr()), tensor.sizes().vec()});
 }
 
-void refuse_left_shards(const NamedTensors& parameters, const char* who) {
+void refuse_left_shard(const std::string& name, const Tensor& tensor, const char* who) {
   const std::lock_guard lock(registry().mutex);
-  for (const auto& [name, tensor] : parameters) {
-    const auto found = registry().units.find(tensor.unsafeGetTensorImpl());
-    require(
-        found == registry().units.end() || found->second.left.expired() ||
-            tensor.sizes() != found->second.sizes,
-        who, " expected parameters that are whole, got ", name, ", a shard that a ",
-        "FullyShardedDataParallel has left when it ended: take gather_full_parameters() before ",
-        "that, and give them to a module that was not wrapped");
-  }
+  const auto found = registry().units.find(tensor.unsafeGetTensorImpl());
+  require(found == registry().units.end() || found->second.left.expired() ||
+              tensor.sizes() != found->second.sizes,
+          who, " expected parameters that are whole, got ", name, ", a shard that a ",
+          "FullyShardedDataParallel has left when it ended: take gather_full_parameters() before ",
+          "that, and give them to a module that was not wrapped");
 }
 
 std::vector<DividedTensors> divided_tensors(const std::vector<Tensor>& tensors) {

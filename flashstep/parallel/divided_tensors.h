@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "flashstep/detail/named_tensors.h"
 #include "flashstep/sharded_units.h"
 
 namespace flashstep {
@@ -25,9 +25,9 @@ class DividingUnits : public ShardedUnits {
 void note_divided(const at::Tensor& tensor, const std::weak_ptr<DividingUnits>& units);
 // What divided `tensor` is gone, and leaves a shard.
 void note_left_shard(const at::Tensor& tensor);
-// UserError, which begins with `who`, that names the first such shard. One that was given values of
-// another shape since is none.
-void refuse_left_shards(const NamedTensors& parameters, const char* who);
+// UserError, which begins with `who`, of such a shard. One that was given values of another shape
+// since is none.
+void refuse_left_shard(const std::string& name, const at::Tensor& tensor, const char* who);
 
 // Those of `tensors`, each once, that units divide between ranks, so that this rank has a shard: by
 // units, in the order in which these come.

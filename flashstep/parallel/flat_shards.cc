@@ -99,7 +99,7 @@ FlatShards::~FlatShards() {
   }
 }
 
-std::vector<OwnPiece> FlatShards::add(const std::vector<GroupedParameter>& parameters) {
+std::vector<OwnPiece> FlatShards::divide(const std::vector<GroupedParameter>& parameters) {
   std::vector<GroupedParameter> trainable;
   for (const GroupedParameter& parameter : parameters) {
     if (parameter.tensor.requires_grad()) trainable.push_back(parameter);

@@ -38,7 +38,6 @@ class FlatShards : public ShardPlan {
 
   // Moves the trainable ones of the parameters into flat memory: data_ptr changes, the tensor stays
   // the same.
-  std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) override;
   int owner(const at::Tensor& parameter) const override;
   std::vector<int64_t> elements_by_rank() const override { return loads_; }
   // These two: UserError, on every rank, if a parameter has left its flat memory.
@@ -50,6 +49,9 @@ class FlatShards : public ShardPlan {
   void send(size_t part) override { exchange_.start_gather(parts_[part]); }
   void finish() override;
   std::string transport() const override { return exchange_.transport(); }
+
+ protected:
+  std::vector<OwnPiece> divide(const std::vector<GroupedParameter>& parameters) override;
 
  private:
   struct Place {

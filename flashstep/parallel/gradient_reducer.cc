@@ -28,7 +28,7 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
         name, parameter.defined() && parameter.is_leaf(),
         "[parallel] expected parameters that autograd collects gradients for (leaves), got ", name,
         parameter.defined() ? ", which was computed" : ", which is undefined");
-    refuse_left_shards({{name, parameter}}, "[parallel]");
+    refuse_left_shard(name, parameter, "[parallel]");
     if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
     require_tensor(name, parameter.layout() == at::kStrided,

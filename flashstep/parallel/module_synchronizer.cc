@@ -177,11 +177,11 @@ SynchronizedModule synchronized(const torch::nn::Module& module) {
 ModuleSynchronizer::ModuleSynchronizer(SynchronizedModule module, const Group& group,
                                        const ReducerOptions& options)
     : module_(std::move(module)), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
-  // Before ranks compare shapes: shards may differ in size.
-  refuse_left_shards(module_.parameters(), "[DistributedDataParallel]");
   const Named named = parameters_of(module_);
   for (size_t i = 0; i < named.tensors.size(); ++i) {
     const at::Tensor& parameter = named.tensors[i];
+    // Before ranks compare shapes: shards may differ in size.
+    refuse_left_shard(named.names[i], parameter, "[DistributedDataParallel]");
     seen_.push_back({named.names[i], parameter.unsafeGetTensorImpl(), parameter.device(),
                      parameter.scalar_type(), parameter.requires_grad()});
   }

@@ -72,7 +72,7 @@ void require_undivided(const std::vector<at::Tensor>& parameters) {
 void check_whole(const NamedTensors& parameters) {
   std::vector<at::Tensor> tensors;
   for (const auto& [number, tensor] : parameters) {
-    refuse_left_shards({{"parameter " + number, tensor}}, "[ShardedOptimizer]");
+    refuse_left_shard("parameter " + number, tensor, "[ShardedOptimizer]");
     require(!tensor.is_meta(), "[ShardedOptimizer] expected parameters with memory, got parameter ",
             number, " on the meta device");
     tensors.push_back(tensor);
@@ -82,8 +82,13 @@ void check_whole(const NamedTensors& parameters) {
 
 }  // namespace
 
+std::vector<OwnPiece> ShardPlan::add(const std::vector<GroupedParameter>& parameters) {
+  for (const GroupedParameter& parameter : parameters) parameters_.push_back(parameter.tensor);
+  return divide(parameters);
+}
+
 void ShardPlan::begin_update(const std::vector<OwnPiece>& own) {
-  require_undivided(whole_);  // a module may be fully sharded after its optimizer was made
+  require_undivided(parameters_);
   require(
       means_ == nullptr || !means_->is_unfinished(),
       "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
@@ -112,7 +117,6 @@ std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const
                                         options.reducer, options.peer_copies);
   }
   plan->use_means_of(options.reducer);
-  for (const auto& [number, tensor] : parameters) plan->whole_.push_back(tensor);
   return plan;
 }
 

@@ -38,13 +38,14 @@ class ShardPlan {
 
   // Divides further parameters between the ranks; pieces of earlier ones stay. Returns this rank's
   // new pieces.
-  virtual std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) = 0;
+  std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters);
   // The rank that updates the parameter, or its first element; -1: not divided here.
   virtual int owner(const at::Tensor& parameter) const = 0;
   // Elements of trainable parameters, by rank.
   virtual std::vector<int64_t> elements_by_rank() const = 0;
 
-  // bring_gradients(), first: UserError where gradients are this rank's own still.
+  // bring_gradients(), first: UserError where gradients are this rank's own still, or parameters
+  // were fully sharded since.
   void begin_update(const std::vector<OwnPiece>& own);
   // Whose means the gradients are; it must outlive the plan.
   void use_means_of(const GradientReducer* reducer) { means_ = reducer; }
@@ -66,12 +67,12 @@ class ShardPlan {
   // What sent them last: "copies", "NCCL", "Gloo"; "" if nothing was sent yet.
   virtual std::string transport() const = 0;
 
+ protected:
+  virtual std::vector<OwnPiece> divide(const std::vector<GroupedParameter>& parameters) = 0;
+
  private:
-  friend std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters,
-                                                    const Group& group, const ShardOptions& options,
-                                                    const std::vector<std::string>& lines);
   const GradientReducer* means_ = nullptr;  // null: not known
-  std::vector<at::Tensor> whole_;           // that it was made for
+  std::vector<at::Tensor> parameters_;
 };
 
 // A plan for an optimizer of these parameters, which add() gives it: flat tensors are sized by

@@ -70,7 +70,7 @@ void check_units(const std::vector<UnitOfTensors>& units, const Group& group,
                  const FullyShardOptions& options) {
   for (const UnitOfTensors& unit : units) {
     for (size_t i = 0; i < unit.tensors.size(); ++i)
-      refuse_left_shards({{unit.names[i], unit.tensors[i]}}, "[fully sharded]");
+      refuse_left_shard(unit.names[i], unit.tensors[i], "[fully sharded]");
   }
   check_agreement(units, group, options);
   const int ranks = group.world_size(), shard_ranks = options.shard_ranks;

@@ -14,7 +14,7 @@ WholeShards::WholeShards(const Group& group, double part_bytes, bool peer_copies
       loads_(group.world_size(), 0),
       bytes_(group.world_size(), 0) {}
 
-std::vector<OwnPiece> WholeShards::add(const std::vector<GroupedParameter>& parameters) {
+std::vector<OwnPiece> WholeShards::divide(const std::vector<GroupedParameter>& parameters) {
   std::vector<int64_t> sizes;
   for (const auto& [tensor, group] : parameters) {
     require(tensor.is_non_overlapping_and_dense(),

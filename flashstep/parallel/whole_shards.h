@@ -14,7 +14,6 @@ class WholeShards : public ShardPlan {
   // An owner's parameters are updated and sent in parts of about `part_bytes`.
   WholeShards(const Group& group, double part_bytes, bool peer_copies = true);
 
-  std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) override;
   int owner(const at::Tensor& parameter) const override;
   std::vector<int64_t> elements_by_rank() const override { return loads_; }
   // They are where they are.
@@ -25,6 +24,9 @@ class WholeShards : public ShardPlan {
   void send(size_t part) override;
   void finish() override { exchange_.finish(); }
   std::string transport() const override { return exchange_.transport(); }
+
+ protected:
+  std::vector<OwnPiece> divide(const std::vector<GroupedParameter>& parameters) override;
 
  private:
   struct Part {

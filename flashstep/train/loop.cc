@@ -339,12 +339,7 @@ LoopResult run(const Job& job, const LoopOptions& options) {
   require(options.steps >= 0, "[train] expected steps of at least 0, got ", options.steps);
   std::optional<RunDirectory> directory;
   if (job.parallel->is_main_rank()) directory.emplace(options.run_directory, options.resume);
-  try {
-    return run(job, options, directory ? &*directory : nullptr);
-  } catch (...) {
-    if (directory) directory->forget_start();
-    throw;
-  }
+  return run(job, options, directory ? &*directory : nullptr);
 }
 
 LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory) {

@@ -285,10 +285,13 @@ PreparedData same_data(Config& config, TrainOptions options, const Environment& 
   }
 }
 
-// From the data on.
-LoopResult prepare_and_run(Config config, const TrainOptions& options,
-                           const Environment& environment, torch::Device device, Group* group,
-                           const RunDirectory* directory, std::optional<SignalGuard>& signals) {
+LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
+                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
+  options.quiet = options.quiet || environment.rank != 0;
+  check_start(config, device, group);
+  std::optional<RunDirectory> own_directory;
+  if (environment.rank == 0) own_directory.emplace(options.run_directory, options.resume);
+  const RunDirectory* const directory = own_directory ? &*own_directory : nullptr;
   bool has_other_paths = false;
   std::string read_tokens;
   if (directory != nullptr && options.resume) {
@@ -304,21 +307,6 @@ LoopResult prepare_and_run(Config config, const TrainOptions& options,
   const Job job = make_job(training);
   if (!signals) signals.emplace();
   return run(job, loop_options(training.config, options), directory);
-}
-
-LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
-                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
-  options.quiet = options.quiet || environment.rank != 0;
-  check_start(config, device, group);
-  std::optional<RunDirectory> directory;
-  if (environment.rank == 0) directory.emplace(options.run_directory, options.resume);
-  try {
-    return prepare_and_run(std::move(config), options, environment, device, group,
-                           directory ? &*directory : nullptr, signals);
-  } catch (...) {
-    if (directory) directory->forget_start();
-    throw;
-  }
 }
 
 }  // namespace

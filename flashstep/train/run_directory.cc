@@ -1,7 +1,9 @@
 #include "flashstep/train/run_directory.h"
 
 #include <algorithm>
+#include <exception>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -54,12 +56,15 @@ bool has_trained(const fs::path& metrics) {
   return false;
 }
 
+constexpr const char* kFiles[] = {"lock",     "config.json", "metrics.jsonl", "samples.txt",
+                                  "loss.svg", "loss.png",    "bigram.json"};
+
+// Of the directory's entries, those begun among them.
 bool is_of_run(const std::string& name) {
-  for (const char* own : {"lock", "config.json", "metrics.jsonl", "samples.txt", "loss.svg",
-                          "loss.png", "tensorboard"}) {
-    if (name == own || name.starts_with(str(".", own, ".tmp-"))) return true;
-  }
-  return comes_before_config(name);
+  return name == "tensorboard" || comes_before_config(name) ||
+         std::ranges::any_of(kFiles, [&](const char* file) {
+           return name == file || name.starts_with(str(".", file, ".tmp-"));
+         });
 }
 
 bool has_checkpoint(const fs::path& directory) {
@@ -72,7 +77,8 @@ bool has_checkpoint(const fs::path& directory) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(directory)) {
+RunDirectory::RunDirectory(fs::path directory, bool resume)
+    : path_(std::move(directory)), exceptions_(std::uncaught_exceptions()) {
   require(!fs::exists(path_) || fs::is_directory(path_),
           "[run] expected a directory, got the file ", path_.string());
   const std::string others = others_entry(path_);
@@ -98,6 +104,14 @@ RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(di
           "[resume] expected ", (path_ / "checkpoints").string(),
           ", as metrics.jsonl beside it has steps, got none; beginning anew would replace them: "
           "bring the checkpoints back, or choose another run directory");
+}
+
+RunDirectory::~RunDirectory() {
+  if (std::uncaught_exceptions() == exceptions_) return;
+  try {
+    forget_start();
+  } catch (...) {  // the exception that is under way says what went wrong
+  }
 }
 
 void RunDirectory::forget_start() const {
@@ -151,14 +165,11 @@ void require_no_file_of_run(const fs::path& output) {
   const fs::path path = fs::weakly_canonical(output, error), folder = path.parent_path();
   if (error || !fs::exists(path)) return;
   const std::string name = path.filename().string(), in = folder.filename().string();
-  const bool is_of_run =
-      holds_run(folder) &&
-      (name == "config.json" || name == "metrics.jsonl" || name == "lock" ||
-       name == "samples.txt" || name == "bigram.json" || name == "loss.svg" || name == "loss.png");
+  const bool is_file = holds_run(folder) && std::ranges::find(kFiles, name) != std::end(kFiles);
   const bool is_of_part =
       (in == "tokenizer" || in == "tensorboard") && holds_run(folder.parent_path());
   const bool is_of_checkpoint = is_checkpoint_file(name) && fs::exists(folder / kStateName);
-  require(!is_of_run && !is_of_part && !is_of_checkpoint, "expected to write another file than ",
+  require(!is_file && !is_of_part && !is_of_checkpoint, "expected to write another file than ",
           output, ", which is a run's own");
 }
 

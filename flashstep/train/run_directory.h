@@ -21,10 +21,10 @@ class RunDirectory {
   // with nothing touched, if it is neither empty nor a run's.
   RunDirectory(std::filesystem::path directory, bool resume);
 
-  // After an error that ended the start: what was made here goes again, and the directory, if it
-  // was not there. Unless something was trained, the directory was not empty, or others have put
+  // Where an exception ends the start: what was made here goes again, and the directory, if it was
+  // not there. Unless something was trained, the directory was not empty, or others have put
   // something into it.
-  void forget_start() const;
+  ~RunDirectory();
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
@@ -36,8 +36,11 @@ class RunDirectory {
   std::filesystem::path tokenizer() const { return path_ / "tokenizer"; }
 
  private:
+  void forget_start() const;
+
   std::filesystem::path path_;
   bool was_there_ = false, was_empty_ = false;
+  int exceptions_;  // under way when this was made
   std::unique_ptr<FileLock> lock_;
 };
 

@@ -170,8 +170,8 @@ void lay_out(BackwardPlan& plan, const Problem& problem) {
 //
 // Fitted to 491 shapes on an H100 (bfloat16, D 64 and 128, 1 to 256 heads, N 256 to 32768). There
 // and on another H100 the form taken is slower than the best one by 1.0 and 1.2 % in the mean where
-// bits repeat, and by 0.4 and 1.3 % where they need not; at most by 30 and 46 %, in calls of 20 us
-// (reports/attention_h100).
+// bits repeat, and by 0.4 and 1.3 % where they need not; at most by 30 and 46 %, in calls of less
+// than 0.1 ms (reports/attention_h100).
 BackwardForm choose_form(const Problem& problem, const Device& device) {
   const Arithmetic arithmetic = arithmetic_of(problem);
   const int dim = padded_dim(problem.head_dim);

@@ -170,44 +170,33 @@ __device__ inline uint64_t advance(uint32_t descriptor, int bytes) {
 #define FLASHSTEP_R64 \
   FLASHSTEP_R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// d (64, N) += a (64, 16) b (16, N), as fragments of mma.cuh, 16 rows a warp.
-// first_shared, shared_shared: a and b have their rows across the sum; the first sets d.
-// registers_shared: b's rows run along the sum. first_columns, columns: a's and b's rows do.
-#define FLASHSTEP_WGMMA(TYPE, N, D, REGISTERS, X0, X1, X2, X3, X4)                                \
-  static __device__ void first_shared(float(&d)[N / 8][4], uint64_t a, uint64_t b) {              \
+// d (64, N) += a (64, 16) b (16, N), as fragments of mma.cuh, 16 rows a warp. FIRST sets d.
+// first_shared, shared_shared: a and b have their rows across the sum. first_columns, columns:
+// their rows run along the sum. registers_shared: b's do.
+#define FLASHSTEP_WGMMA_SHARED(TYPE, N, D, REGISTERS, X0, X1, FIRST, NEXT, TRANSPOSED)            \
+  static __device__ void FIRST(float(&d)[N / 8][4], uint64_t a, uint64_t b) {                     \
     asm volatile(                                                                                 \
         "{.reg .pred keep; setp.ne.b32 keep, 0, 0;\n"                                             \
         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #X0 \
-        ", %" #X1 ", keep, 1, 1, 0, 0;}\n"                                                        \
+        ", %" #X1 ", keep, 1, 1, " #TRANSPOSED ", " #TRANSPOSED ";}\n"                            \
         : D("=f", d)                                                                              \
         : "l"(a), "l"(b));                                                                        \
   }                                                                                               \
-  static __device__ void shared_shared(float(&d)[N / 8][4], uint64_t a, uint64_t b) {             \
+  static __device__ void NEXT(float(&d)[N / 8][4], uint64_t a, uint64_t b) {                      \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS   \
-                 "}, %" #X0 ", %" #X1 ", 1, 1, 1, 0, 0;\n"                                        \
+                 "}, %" #X0 ", %" #X1 ", 1, 1, 1, " #TRANSPOSED ", " #TRANSPOSED ";\n"            \
                  : D("+f", d)                                                                     \
                  : "l"(a), "l"(b));                                                               \
-  }                                                                                               \
-  static __device__ void registers_shared(float(&d)[N / 8][4], const uint32_t(&a)[4],             \
-                                          uint64_t b) {                                           \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS   \
-                 "}, {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4 ", 1, 1, 1, 1;\n"           \
-                 : D("+f", d)                                                                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                           \
-  }                                                                                               \
-  static __device__ void first_columns(float(&d)[N / 8][4], uint64_t a, uint64_t b) {             \
-    asm volatile(                                                                                 \
-        "{.reg .pred keep; setp.ne.b32 keep, 0, 0;\n"                                             \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #X0 \
-        ", %" #X1 ", keep, 1, 1, 1, 1;}\n"                                                        \
-        : D("=f", d)                                                                              \
-        : "l"(a), "l"(b));                                                                        \
-  }                                                                                               \
-  static __device__ void columns(float(&d)[N / 8][4], uint64_t a, uint64_t b) {                   \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS   \
-                 "}, %" #X0 ", %" #X1 ", 1, 1, 1, 1, 1;\n"                                        \
-                 : D("+f", d)                                                                     \
-                 : "l"(a), "l"(b));                                                               \
+  }
+#define FLASHSTEP_WGMMA(TYPE, N, D, REGISTERS, X0, X1, X2, X3, X4)                              \
+  FLASHSTEP_WGMMA_SHARED(TYPE, N, D, REGISTERS, X0, X1, first_shared, shared_shared, 0)         \
+  FLASHSTEP_WGMMA_SHARED(TYPE, N, D, REGISTERS, X0, X1, first_columns, columns, 1)              \
+  static __device__ void registers_shared(float(&d)[N / 8][4], const uint32_t(&a)[4],           \
+                                          uint64_t b) {                                         \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS \
+                 "}, {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4 ", 1, 1, 1, 1;\n"         \
+                 : D("+f", d)                                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                         \
   }
 
 using attention_kernel::Element;
@@ -309,5 +298,6 @@ struct Wgmma<Element::kFloat16, 128> {
 #undef FLASHSTEP_D96N
 #undef FLASHSTEP_D128N
 #undef FLASHSTEP_WGMMA
+#undef FLASHSTEP_WGMMA_SHARED
 
 }  // namespace flashstep::attention_cuda
