@@ -92,37 +92,6 @@ struct Finish {
   float factor;
 };
 
-// Two blocks of sums (8 columns each, as fragments) to rows of a result. `row` and `column` are the
-// first of them. Neighbouring lanes exchange what they hold, so that each writes 8 bytes.
-template <Element kElement>
-__device__ inline void put_blocks(char* data, int64_t row_bytes, int64_t row, int64_t rows,
-                                  int column, int columns, const float (&c)[2][4], int lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t own_row = row + half * 8 + lane / 4;
-    const bool is_odd = lane % 2 != 0;
-    char* const to = data + own_row * row_bytes;
-    if constexpr (kElement == Element::kFloat32) {
-#pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        const int at = column + 8 * block + lane % 4 * 2;
-        if (own_row < rows && at < columns)
-          ElementTraits<kElement>::store_pair(to + at * 4, c[block][2 * half],
-                                              c[block][2 * half + 1]);
-      }
-    } else {
-      using Traits = ElementTraits<kElement>;
-      const uint32_t first = Traits::pack(c[0][2 * half], c[0][2 * half + 1]);
-      const uint32_t second = Traits::pack(c[1][2 * half], c[1][2 * half + 1]);
-      const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? first : second, 1);
-      const int at = column + (is_odd ? 8 : 0) + lane % 4 / 2 * 4;
-      if (own_row < rows && at < columns)
-        *reinterpret_cast<uint2*>(to + at * 2) =
-            is_odd ? make_uint2(other, second) : make_uint2(first, other);
-    }
-  }
-}
-
 // Adds the slices of sums in order, times the factor, rounded to the dtype. A warp takes 16 rows,
 // which are of one tile; `slices` says how many slices it has.
 template <Element kElement, typename Slices>
@@ -141,7 +110,7 @@ __device__ inline void finish_rows(const Finish& finish, int64_t batches, int pa
     char* const result = head_data<kBytes>(finish.result, head / finish.heads, head % finish.heads);
 #pragma unroll 4
     for (int column = 0; column < head_dim; column += 2 * kMmaColumns) {
-      float c[2][4] = {};
+      float c[1][2][4] = {};
       for (int64_t slice = 0; slice < count; ++slice) {
 #pragma unroll
         for (int block = 0; block < 2; ++block) {
@@ -149,15 +118,11 @@ __device__ inline void finish_rows(const Finish& finish, int64_t batches, int pa
               sums + slice * finish.slice + sum_block(0, column + 8 * block, padded_dim));
           const float parts[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-          for (int i = 0; i < 4; ++i) c[block][i] += parts[i];
+          for (int i = 0; i < 4; ++i) c[0][block][i] += parts[i];
         }
       }
-#pragma unroll
-      for (int block = 0; block < 2; ++block)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) c[block][i] *= finish.factor;
-      put_blocks<kElement>(result, finish.result.strides.row * kBytes, row, finish.rows, column,
-                           head_dim, c, lane);
+      put_rows<kElement>(result, finish.result.strides.row * kBytes, row, finish.rows, column,
+                         head_dim, finish.factor, c, lane, /*add=*/false);
     }
   }
 }

@@ -36,7 +36,7 @@ __device__ inline void put_sums(float* block, int dim, const float (&c)[kRows][k
 }
 
 // The same into rows first_row, ... below `rows` and columns first_column, ... below `columns` of a
-// result, times `factor`; only float32 results can be added to.
+// result, times `factor`; only float32 results can be added to. All lanes of the warp take part.
 template <Element kElement, int kRows, int kColumns>
 __device__ inline void put_rows(char* data, int64_t row_bytes, int64_t first_row, int64_t rows,
                                 int first_column, int columns, float factor,
@@ -44,20 +44,24 @@ __device__ inline void put_rows(char* data, int64_t row_bytes, int64_t first_row
 #pragma unroll
   for (int half = 0; half < 2 * kRows; ++half) {
     const int64_t row = first_row + half * 8 + lane / 4;
-    if (row >= rows) continue;
+    const auto value = [&](int block, int i) {
+      return factor * c[half / 2][block][half % 2 * 2 + i];
+    };
+    char* const to =
+        row < rows ? data + row * row_bytes + first_column * element_bytes(kElement) : nullptr;
+    if constexpr (kElement == Element::kFloat32) {
+      if (add) {
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      const int at = first_column + column * 8 + lane % 4 * 2;
-      if (at >= columns) continue;
-      const float* const pair = c[half / 2][column] + half % 2 * 2;
-      char* const result = data + row * row_bytes + at * element_bytes(kElement);
-      if (kElement == Element::kFloat32 && add) {
-        add_to_global(reinterpret_cast<float*>(result), factor * pair[0]);
-        add_to_global(reinterpret_cast<float*>(result) + 1, factor * pair[1]);
-      } else {
-        ElementTraits<kElement>::store_pair(result, factor * pair[0], factor * pair[1]);
+        for (int block = 0; block < kColumns; ++block) {
+          const int at = block * 8 + lane % 4 * 2;
+          if (to == nullptr || at >= columns - first_column) continue;
+          add_to_global(reinterpret_cast<float*>(to) + at, value(block, 0));
+          add_to_global(reinterpret_cast<float*>(to) + at + 1, value(block, 1));
+        }
+        continue;
       }
     }
+    put_row<kElement, kColumns>(to, columns - first_column, value);
   }
 }
 

@@ -35,6 +35,7 @@ ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, vo
   a.keys_per_split = static_cast<int>(plan.keys_per_split);
   a.blocks = plan.blocks;
   a.section_heads = plan.section_heads;
+  a.pair_turns = plan.pair_turns;
   if (plan.splits > 1) {
     const int64_t rows = plan.splits * problem.batches * problem.heads * problem.n;
     a.partial_out = static_cast<float*>(workspace);
@@ -87,7 +88,7 @@ cudaError_t forward(const Forward& pass, const ForwardPlan& plan, void* workspac
   if (std::max({problem.n, problem.m, problem.batches * problem.heads}) > INT_MAX / 2) {
     return cudaErrorInvalidValue;  // positions in a head, and heads, are 32-bit numbers here
   }
-  if (plan.blocks > INT_MAX) return cudaErrorInvalidConfiguration;
+  if (plan.blocks > INT_MAX / 2) return cudaErrorInvalidConfiguration;
   const ForwardArguments arguments = make_arguments(pass, plan, workspace);
   const cudaError_t error = launch_element(arguments, plan, stream);
   if (error != cudaSuccess || plan.splits == 1) return error;

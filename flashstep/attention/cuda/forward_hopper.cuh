@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
   using Scores = Wgmma<kElement, kKeys>;
   using Values = Wgmma<kElement, kDim>;
 
+  __shared__ ForwardWork work_here;  // of the queries that are there
   extern __shared__ __align__(128) char shared[];
   const uint32_t q_tile =
       (shared_address(shared) + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
   const int group = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) {
     init_barrier(q_here, 1);
-    init_barrier(q_free, kGroups);
+    init_barrier(q_free, 4 * kGroups);
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(k_here + 8 * stage, 1);
       init_barrier(v_here + 8 * stage, 1);
@@ -61,58 +62,41 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
   }
   __syncthreads();
 
-  // Work comes longest first, and goes round in turns of alternate direction, so that all blocks
-  // get as much. Waits count a block's tiles and, over all of them, its steps.
-  const auto for_each_work = [&](auto&& body) {
-    int tile = 0, first_step = 0;
-    for (int64_t turn = 0; turn * gridDim.x < a.blocks; ++turn) {
-      const int64_t index =
-          turn * gridDim.x + (turn % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-      if (index >= a.blocks) return;
-      const ForwardWork work = find_work(a, static_cast<unsigned>(index));
-      if (a.splits > 1 && work.first_key >= work.end_key) continue;
-      const int steps = (work.end_key - work.first_key + kKeys - 1) / kKeys;
-      body(work, steps, tile, first_step);
-      ++tile;
-      first_step += (max(steps, 0) + kStages - 1) / kStages * kStages;
-    }
-  };
-
   if (group == kGroups) {
     give_registers<kGroups == 3 ? 32 : 24>();
     if (threadIdx.x % kWarpgroup != 0) return;
     const int heads_of_key = static_cast<int>(a.pass.problem.heads / a.pass.problem.kv_heads);
-    for_each_work([&](const ForwardWork& work, int steps, int tile, int first_step) {
-      wait_barrier(q_free, tile % 2 ^ 1);
+    ForwardTurns turns(tiles_of(a), blockIdx.x, gridDim.x);
+    TileOfHead at;
+    int tile = 0, step = 0;  // of all that the block takes
+    while (turns.next(at)) {
+      const ForwardWork work = make_work(a, at.head, at.row_tile, at.split);
+      if (a.splits > 1 && work.first_key >= work.end_key) continue;
+      wait_barrier(q_free, tile++ % 2 ^ 1);
+      work_here = work;
       arrive_expecting(q_here, kQueryBytes);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
         copy_tile(q_tile + c * kQueryColumn, maps.q, c * kSwizzledColumns, work.first_row,
                   work.head, work.batch, q_here);
-      for (int step = 0; step < steps; ++step) {
+      for (int key = work.first_key; key < work.end_key; key += kKeys, ++step) {
         const int stage = step % kStages;
-        const int free_parity = (first_step + step) / kStages % 2 ^ 1;
         const auto copy = [&](const CUtensorMap& map, uint32_t tiles, uint32_t here,
                               uint32_t free) {
-          wait_barrier(free + 8 * stage, free_parity);
+          wait_barrier(free + 8 * stage, step / kStages % 2 ^ 1);
           arrive_expecting(here + 8 * stage, kKeyBytes);
 #pragma unroll
           for (int c = 0; c < kColumns; ++c)
-            copy_tile(tiles + stage * kKeyBytes + c * kKeyColumn, map, c * kSwizzledColumns,
-                      work.first_key + step * kKeys, work.head / heads_of_key, work.batch,
-                      here + 8 * stage);
+            copy_tile(tiles + stage * kKeyBytes + c * kKeyColumn, map, c * kSwizzledColumns, key,
+                      work.head / heads_of_key, work.batch, here + 8 * stage);
         };
         copy(maps.k, k_tiles, k_here, k_free);
         copy(maps.v, v_tiles, v_here, v_free);
       }
-      for (int step = steps; step % kStages != 0; ++step) {
-        const int free_parity = (first_step + step) / kStages % 2 ^ 1;
-        wait_barrier(k_free + 8 * (step % kStages), free_parity);
-        arrive(k_here + 8 * (step % kStages));
-        wait_barrier(v_free + 8 * (step % kStages), free_parity);
-        arrive(v_here + 8 * (step % kStages));
-      }
-    });
+    }
+    wait_barrier(q_free, tile % 2 ^ 1);
+    work_here.batch = -1;  // no more
+    arrive(q_here);
     return;
   }
 
@@ -128,7 +112,12 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
   const auto pass_turn = [&] { arrive_named(kTurn + (group + 1) % kGroups, 2 * kWarpgroup); };
   if (group == kGroups - 1) pass_turn();
 
-  for_each_work([&](const ForwardWork& work, int steps, int tile, int first_step) {
+  int first_step = 0;
+  for (int tile = 0;; ++tile) {
+    wait_barrier(q_here, tile % 2);
+    const ForwardWork work = work_here;
+    if (work.batch < 0) return;
+    const int steps = (work.end_key - work.first_key + kKeys - 1) / kKeys;
     const int first_row = work.first_row + 64 * group;
     const int row = first_row + static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16 + lane / 4;
     const int all_seen_key = min(a.m, first_row + a.diagonal + 1);
@@ -139,20 +128,20 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     RowState<1> state;
 
     const auto start_scores = [&](int step) {
-      const int stage = step % kStages;
+      const int stage = (first_step + step) % kStages;
       wait_barrier(k_here + 8 * stage, (first_step + step) / kStages % 2);
       wgmma_fence();
       start_rows_product<Scores, kDim>(scores[0], q_descriptor, kQueryColumn,
                                        k_descriptor + (stage * kKeyBytes >> 4), kKeyColumn);
     };
     const auto start_values = [&](int step) {
-      const int stage = step % kStages;
+      const int stage = (first_step + step) % kStages;
       wait_barrier(v_here + 8 * stage, (first_step + step) / kStages % 2);
       wgmma_fence();
       start_weighted_rows<Values>(out[0], weights, v_descriptor + (stage * kKeyBytes >> 4));
     };
     const auto free_stage = [&](uint32_t barriers, int step) {
-      if (signals) arrive(barriers + 8 * (step % kStages));
+      if (signals) arrive(barriers + 8 * ((first_step + step) % kStages));
     };
     // Scores become weights, still float32; whether scale_out() must follow.
     const auto soften = [&](int step) {
@@ -163,7 +152,6 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       return grown;
     };
 
-    wait_barrier(q_here, tile % 2);
     if (a.query_and != ~0u || a.query_xor != 0) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -179,7 +167,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       wgmma_wait<0>();
       pin_registers(scores[0]);
       free_stage(k_free, 0);
-      if (steps == 1 && signals) arrive(q_free);
+      if (steps == 1 && lane == 0) arrive(q_free);
       soften(0);
       pack_fragments<kElement>(weights, scores[0]);
       for (int step = 1; step < steps; ++step) {
@@ -190,7 +178,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
         wgmma_wait<1>();
         pin_registers(scores[0]);
         free_stage(k_free, step);
-        if (step == steps - 1 && signals) arrive(q_free);
+        if (step == steps - 1 && lane == 0) arrive(q_free);
         const bool grown = soften(step);
         wgmma_wait<0>();
         pin_registers(out[0]);
@@ -202,13 +190,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       wgmma_wait<0>();
       pin_registers(out[0]);
       free_stage(v_free, steps - 1);
-      for (int step = steps; step % kStages != 0; ++step) {
-        wait_barrier(k_here + 8 * (step % kStages), (first_step + step) / kStages % 2);
-        free_stage(k_free, step);
-        wait_barrier(v_here + 8 * (step % kStages), (first_step + step) / kStages % 2);
-        free_stage(v_free, step);
-      }
-    } else if (signals) {
+    } else if (lane == 0) {
       arrive(q_free);
     }
     if (a.splits == 1) {
@@ -216,7 +198,8 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     } else {
       write_partial_rows(a, work, row, state, out);
     }
-  });
+    first_step += max(steps, 0);
+  }
 #endif
 }
 

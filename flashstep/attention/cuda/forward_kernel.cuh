@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.block
   float out[kRowBlocks][kDim / kMmaColumns][4] = {};
   RowState<kRowBlocks> state;
   const int row = work.first_row + warp_row + lane / 4;
+  const int all_seen_key = min(a.m, work.first_row + a.diagonal + 1);  // keys that no query misses
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // this step's keys are there, and the ring's next place has been read by all
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.block
     float scores[kRowBlocks][kColumnBlocks][4] = {};
     Math::template scores<KeyTile>(
         scores, query, b_lane_address<KeyTile>(k_tiles + stage * KeyTile::kBytes, lane));
-    if (key + kTile.keys > work.all_seen_key) {
+    if (key + kTile.keys > all_seen_key) {
       mask_scores(scores, row, key + lane % 4 * 2, a.diagonal, a.m);
     }
     float factor[kRowBlocks][2];

@@ -25,26 +25,20 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
       static_cast<char*>(to.data) +
       (work.batch * to.strides.batch + work.head * to.strides.head) * element_bytes(kElement);
   const int64_t head_rows = (work.batch * a.pass.problem.heads + work.head) * a.n;
-  const int lane_column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int b = 0; b < kRowBlocks; ++b) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int query = row + 16 * b + 8 * h;
       const float sum = quad_sum(state.sum[b][h]);
-      if (query >= a.n) continue;
       const bool fully_masked = query + a.diagonal < 0;  // sees no key
       const float inverse = fully_masked ? 0.0f : 1.0f / sum;
-      char* const line = head + query * to.strides.row * element_bytes(kElement);
-#pragma unroll
-      for (int j = 0; j < kOutBlocks; ++j) {
-        if (8 * j < a.pass.problem.head_dim) {
-          ElementTraits<kElement>::store_pair(
-              line + (8 * j + lane_column) * element_bytes(kElement), out[b][j][2 * h] * inverse,
-              out[b][j][2 * h + 1] * inverse);
-        }
-      }
-      if (lane_column == 0) {
+      char* const line =
+          query < a.n ? head + query * to.strides.row * element_bytes(kElement) : nullptr;
+      put_row<kElement, kOutBlocks>(line, a.pass.problem.head_dim, [&](int block, int i) {
+        return out[b][block][2 * h + i] * inverse;
+      });
+      if (line != nullptr && threadIdx.x % 4 == 0) {
         a.pass.logsumexp[head_rows + query] =
             fully_masked ? kMinusInfinity
                          : natural_logsumexp(state.reference(b, h, a.scale_log2), sum);

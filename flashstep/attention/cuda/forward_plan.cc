@@ -6,6 +6,8 @@
 #include <sstream>
 #include <vector>
 
+#include "flashstep/attention/cuda/forward_turns.h"
+
 namespace flashstep::attention_cuda {
 
 using attention_kernel::ceil_div;
@@ -16,37 +18,28 @@ namespace {
 // (50 MB), half of which is near to a multiprocessor.
 constexpr int64_t kForwardSectionBytes = 16 << 20;
 
-int section_heads(const Problem& problem, int64_t section_bytes) {
+int section_heads(const Problem& problem) {
   const int64_t head_bytes =
       2 * problem.m * problem.head_dim * (problem.element == Element::kFloat32 ? 4 : 2);
-  const int64_t kv_heads = std::max<int64_t>(1, section_bytes / head_bytes);
+  const int64_t kv_heads = std::max<int64_t>(1, kForwardSectionBytes / head_bytes);
   const int64_t heads = kv_heads * (problem.heads / problem.kv_heads);
   return static_cast<int>(std::min(heads, problem.batches * problem.heads));
 }
 
-// How warpgroups get their tiles. Blocks that stay and take them in turns begin to load the next
-// tile while they end one. Causal tiles of many steps differ by so much that the GPU's own order
-// of blocks, the next to whoever is free, is worth more; parts of split keys are alike.
-constexpr int kTurnsSteps = 12;  // of a mean tile, at most
-
-bool takes_turns(const Problem& problem, const ForwardTile& tile, int splits) {
-  return tile.warpgroups &&
-         (!problem.causal || splits > 1 || ceil_div(problem.m, 2 * tile.keys) <= kTurnsSteps);
-}
-
-// Of heads whose tiles go round in turns. Two turns of opposite direction give all blocks as much,
-// so where there are several sections, each had best have a whole number of such pairs.
-int section_heads_of_turns(const Problem& problem, const Device& device, int64_t row_tiles) {
-  constexpr int64_t kBytes = 32 << 20;
-  const int most = section_heads(problem, kBytes);
-  if (most == problem.batches * problem.heads) return most;
-  const int64_t pair = 2 * device.sm_count;
-  const auto left_over = [&](int heads) { return heads * row_tiles % pair; };
-  int best = most;
-  for (int heads = most; heads > most / 2; --heads) {
-    if (heads * row_tiles >= pair && left_over(heads) < left_over(best)) best = heads;
-  }
-  return best;
+// The tiles of a pass by warpgroups. Whole turns of pairs may leave a few blocks without a pair in
+// the last one. Else two turns' worth of pairs is left: tiles that go longest first even out.
+ForwardTiles tiles_in_turns(const Problem& problem, const ForwardTile& tile, int splits,
+                            int64_t blocks) {
+  constexpr int64_t kPercent = 85;  // of the blocks that have a pair in the last turn, at least
+  const int64_t heads = problem.batches * problem.heads;
+  ForwardTiles tiles{static_cast<int>(heads), static_cast<int>(ceil_div(problem.n, tile.rows())),
+                     splits, problem.causal, 0};
+  if (!problem.causal || splits > 1) return tiles;
+  const int64_t turns = tiles.pairs() / blocks, over = tiles.pairs() % blocks;
+  tiles.pair_turns = static_cast<int>(over * 100 > kPercent * blocks ? turns + 1
+                                      : over == 0                    ? turns
+                                                  : std::max(turns - 1, int64_t{0}));
+  return tiles;
 }
 
 int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& device) {
@@ -55,9 +48,8 @@ int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& dev
 }
 
 // What a plan would cost, in microseconds of an H200 (only comparisons matter): constants fitted to
-// 1700 timings over N, D, tile and splits, where in the mean its choice was 5 % slower than the
-// best one. Then to 2300 of D 64 with warpgroups: 1.5 % slower with these, 3 % without
-// (reports/attention_h200/warpgroups); other D were not timed again.
+// 17000 timings of 986 shapes over heads, N, M, D, tile and splits. In the mean the choice is 0.6 %
+// slower than the best one, without warpgroups 1.3 % (reports/attention_h200/forward).
 // A step's times, on a multiprocessor that is full and for a block alone, are linear in the head
 // dim.
 struct StepTime {
@@ -71,17 +63,17 @@ StepTime step_time(Element element, int dim, const ForwardTile& tile) {
     return {full, 1.8 * full};
   }
   if (tile.warpgroups) {
-    const double narrow = dim == 64 && tile.rows() == 128 ? 1.2 : 1;  // keys serve fewer queries
-    const double full = narrow * scores * (0.166 + 0.005 * dim);
-    return {full, 1.1 * full};
+    const double narrow = dim == 64 && tile.rows() == 128 ? 1.18 : 1;  // keys serve fewer queries
+    const double full = narrow * scores * (0.162 + 0.0052 * dim);
+    return {full, full};
   }
   if (tile.row_blocks == 1) {
-    const double full = scores * (0.245 + 0.0158 * dim);
-    return {full, 1.54 * full};
+    const double full = scores * (0.226 + 0.0129 * dim);
+    return {full, 1.5 * full};
   }
-  if (tile.warps > 4) return {scores * (0.166 + 0.0088 * dim), scores * (0.166 + 0.0088 * dim)};
-  const double full = scores * (0.283 + 0.0084 * dim);
-  return {full, 2.15 * full};
+  if (tile.warps > 4) return {scores * (0.2 + 0.0115 * dim), scores * (0.2 + 0.0115 * dim)};
+  const double full = scores * (0.248 + 0.0118 * dim);
+  return {full, 1.34 * full};
 }
 
 // About m / splits, in whole steps.
@@ -89,33 +81,37 @@ int64_t keys_of_part(const Problem& problem, const ForwardTile& tile, int splits
   return ceil_div(ceil_div(problem.m, splits), tile.keys) * tile.keys;
 }
 
-// Steps of the block that gets most where few tiles go round in turns, each with `block_steps`
-// more: how evenly they fall is the difference between good and bad tiles and splits.
+// Steps of the block that gets most of ForwardTurns, each tile with `block_steps` more: how evenly
+// they fall is the difference between good and bad tiles and splits.
 double most_steps_of_turns(const Problem& problem, const Device& device, const ForwardTile& tile,
                            int splits, double block_steps) {
-  const int64_t heads = problem.batches * problem.heads;
   const int64_t part = keys_of_part(problem, tile, splits);
-  std::vector<double> steps(static_cast<size_t>(device.sm_count));
-  int place = 0, direction = 1;
-  for (int64_t row_tile = ceil_div(problem.n, tile.rows()) - 1; row_tile >= 0; --row_tile) {
+  const auto steps_of = [&](int64_t row_tile, int split) {
     const int64_t last = std::min(problem.n, (row_tile + 1) * tile.rows()) - 1;
     const int64_t seen =
         problem.causal ? std::clamp<int64_t>(last + problem.diagonal + 1, 0, problem.m) : problem.m;
-    for (int split = 0; split < splits; ++split) {
-      const int64_t keys = std::min(seen - split * part, part);
-      const double more =
-          keys > 0 ? static_cast<double>(ceil_div(keys, tile.keys)) + block_steps : 0;
-      for (int64_t head = 0; head < heads; ++head) {
-        steps[place] += more;
-        if (place + direction < 0 || place + direction == device.sm_count) {
-          direction = -direction;
-        } else {
-          place += direction;
-        }
+    const int64_t keys = std::min(seen - split * part, part);
+    return keys > 0 ? static_cast<double>(ceil_div(keys, tile.keys)) + block_steps : 0;
+  };
+  const ForwardTiles tiles = tiles_in_turns(problem, tile, splits, device.sm_count);
+  const int64_t all = int64_t{tiles.heads} * tiles.row_tiles * splits;
+  if (!problem.causal) return static_cast<double>(ceil_div(all, device.sm_count)) * steps_of(0, 0);
+  const RestOfPairs rest(tiles, tiles.pairs_of_turns(device.sm_count));
+  std::vector<double> steps(static_cast<size_t>(device.sm_count));
+  int place = 0, direction = 1;
+  for (int level = 0; level < rest.levels(); ++level) {
+    const double more = steps_of(tiles.row_tiles - 1 - level / splits, level % splits);
+    for (int head = 0; head < rest.heads_of(level); ++head) {
+      steps[place] += more;
+      if (place + direction < 0 || place + direction == device.sm_count) {
+        direction = -direction;
+      } else {
+        place += direction;
       }
     }
   }
-  return *std::max_element(steps.begin(), steps.end());
+  return tiles.pair_turns * (steps_of(0, 0) + steps_of(tiles.row_tiles - 1, 0)) +
+         *std::max_element(steps.begin(), steps.end());
 }
 
 struct Candidate {
@@ -124,21 +120,39 @@ struct Candidate {
   double cost;
 };
 
-// Sums over row tiles are taken as if the number of keys grew evenly from the first to the last.
+// How many parts of a row tile's keys there are, in the mean, and the steps of its longest one.
+struct Parts {
+  double count, steps;
+};
+
+// Of blocks that share multiprocessors. Sums over row tiles are taken as if the number of keys grew
+// evenly from the first to the last.
+double cost_of_blocks(const Problem& problem, const Device& device, int dim,
+                      const ForwardTile& tile, int splits, double first, double longest,
+                      const Parts& parts) {
+  constexpr double kStart = 1.17;  // microseconds
+  // Steps that a block's prologue and epilogue take alone, and with others beside and behind it.
+  const double block_steps = 0.68 * 64 / tile.keys, busy_steps = 1.9 * 64 / tile.keys;
+  constexpr double kTail = 0.44;  // of the time of a multiprocessor's last blocks: the others wait
+  const StepTime time = step_time(problem.element, dim, tile);
+  const double row_tiles = static_cast<double>(ceil_div(problem.n, tile.rows()));
+  const double all = static_cast<double>(problem.batches) * problem.heads * row_tiles;
+  const double blocks = all * parts.count, per_sm = std::ceil(blocks / device.sm_count);
+  const double block = parts.steps + block_steps;
+  const double work = (all * (first + longest) / 2 + busy_steps * blocks) / device.sm_count;
+  const double cost = std::max(time.alone * block, time.full * work);
+  const int resident =
+      resident_blocks(tile, forward_shared_bytes(problem.element, dim, tile), device);
+  if (per_sm <= resident) return kStart + std::max(cost, per_sm * time.full * block);
+  // Unsplit causal blocks come longest first, and the short ones fill the end.
+  const double alike = first < longest ? 1 - 1.0 / splits : 1;
+  return kStart + cost + kTail * alike * resident * time.full * block;
+}
+
 double cost_of(const Problem& problem, const Device& device, int dim, const ForwardTile& tile,
                int splits) {
-  constexpr double kMergeMicroseconds = 2.2, kMergeBytesPerMicrosecond = 3.1e6;
-  const bool turns = takes_turns(problem, tile, splits);
-  // Prologue and epilogue of a block.
-  const double block_steps = !tile.warpgroups ? 0.4 * 64 / tile.keys : turns ? 1.8 : 3;
-  // The same of one that others run beside and behind.
-  const double busy_steps = tile.warpgroups ? block_steps : 2.5 * 64 / tile.keys;
-  // Microseconds: barriers, maps, registers.
-  const double start = !tile.warpgroups ? 0 : turns ? 2 : 3;
-  // Of the time of a multiprocessor's last blocks: the others wait.
-  const double tail = !tile.warpgroups ? 0.32 : turns ? 0.4 : 0.8;
-  const double heads = static_cast<double>(problem.batches) * problem.heads;
-  const double row_tiles = static_cast<double>(ceil_div(problem.n, tile.rows()));
+  constexpr double kTurnsStart = 1.55, kTurnsSteps = 1.74;  // of a pass; of a tile, in turns
+  constexpr double kMerge = 2.5, kMergePart = 0.063, kMergeBytesPerMicrosecond = 3.6e6;
   const auto steps_at = [&](int64_t row) {  // that this query needs
     const int64_t seen =
         problem.causal ? std::clamp<int64_t>(row + problem.diagonal + 1, 0, problem.m) : problem.m;
@@ -146,33 +160,20 @@ double cost_of(const Problem& problem, const Device& device, int dim, const Forw
   };
   const double first = steps_at(std::min<int64_t>(tile.rows(), problem.n) - 1);
   const double longest = std::max(1.0, steps_at(problem.n - 1));
-  const double mean = (first + longest) / 2;
-  const double chunk = std::min<double>(longest, ceil_div(ceil_div(problem.m, splits), tile.keys));
-  const double parts = splits == 1       ? 1
-                       : first < longest ? std::max(1.0, mean / chunk + 0.5)
-                                         : std::ceil(longest / chunk);
-  const double blocks = heads * row_tiles * parts;
-  const StepTime time = step_time(problem.element, dim, tile);
-  const int resident =
-      resident_blocks(tile, forward_shared_bytes(problem.element, dim, tile), device);
-  const double per_sm = std::ceil(blocks / device.sm_count);
-  const double work = (heads * row_tiles * mean + busy_steps * blocks) / device.sm_count;
-  double cost = start + std::max(time.alone * (chunk + block_steps), time.full * work);
-  constexpr int kFewTurns = 6;  // of more the mean says enough, and its sum takes no time
-  if (turns && !problem.causal && splits == 1) {
-    cost = start + time.full * per_sm * (longest + block_steps);
-  } else if (turns && blocks <= kFewTurns * device.sm_count) {
-    cost = start + time.full * most_steps_of_turns(problem, device, tile, splits, block_steps);
-  } else if (per_sm <= resident) {
-    cost = std::max(cost, per_sm * time.full * (chunk + block_steps));
-  } else {
-    // Unsplit causal blocks come longest first, and the short ones fill the end.
-    const double alike = first < longest ? 1 - 1.0 / splits : 1;
-    cost += tail * alike * resident * time.full * (chunk + block_steps);
-  }
+  const double steps = std::min<double>(longest, ceil_div(ceil_div(problem.m, splits), tile.keys));
+  const Parts parts{splits == 1       ? 1
+                    : first < longest ? std::max(1.0, (first + longest) / 2 / steps + 0.5)
+                                      : std::ceil(longest / steps),
+                    steps};
+  const double cost =
+      tile.warpgroups
+          ? kTurnsStart + step_time(problem.element, dim, tile).full *
+                              most_steps_of_turns(problem, device, tile, splits, kTurnsSteps)
+          : cost_of_blocks(problem, device, dim, tile, splits, first, longest, parts);
   if (splits == 1) return cost;
-  const double bytes = 2 * parts * heads * problem.n * problem.head_dim * sizeof(float);
-  return cost + kMergeMicroseconds + bytes / kMergeBytesPerMicrosecond;
+  const double rows = static_cast<double>(problem.batches) * problem.heads * problem.n;
+  const double bytes = 2 * parts.count * rows * problem.head_dim * sizeof(float);
+  return cost + kMerge + kMergePart * splits + bytes / kMergeBytesPerMicrosecond;
 }
 
 Candidate choose(const Problem& problem, const Device& device, int dim) {
@@ -210,10 +211,10 @@ ForwardPlan plan_of(const Problem& problem, const Device& device, TileShape shap
   plan.splits = static_cast<int>(ceil_div(problem.m, plan.keys_per_split));
   plan.blocks = heads * plan.row_tiles * plan.splits;
   plan.resident_blocks = plan.blocks;
-  plan.section_heads = section_heads(problem, kForwardSectionBytes);
-  if (takes_turns(problem, tile, splits)) {
+  plan.section_heads = section_heads(problem);
+  if (tile.warpgroups) {
     plan.resident_blocks = std::min<int64_t>(plan.blocks, device.sm_count);
-    plan.section_heads = section_heads_of_turns(problem, device, plan.row_tiles);
+    plan.pair_turns = tiles_in_turns(problem, tile, plan.splits, plan.resident_blocks).pair_turns;
   }
   if (plan.splits > 1)
     plan.workspace_bytes = plan.splits * heads * problem.n * (problem.head_dim + 2) * sizeof(float);

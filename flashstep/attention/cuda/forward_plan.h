@@ -22,7 +22,8 @@ struct ForwardPlan {
   int64_t keys_per_split;  // a multiple of the tile's keys
   int section_heads;       // heads that run side by side, their keys and values in L2
   int64_t blocks;
-  int64_t resident_blocks;  // that are launched: all, or fewer that take the others' work in turns
+  int64_t resident_blocks;  // that are launched: all, or of warpgroups what fits (ForwardTurns)
+  int pair_turns;           // of warpgroups: whole turns of pairs of tiles
   size_t workspace_bytes;
 };
 

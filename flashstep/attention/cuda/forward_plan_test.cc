@@ -62,6 +62,7 @@ TEST(ForwardPlan, TakesEveryQueryAndKeyOnce) {
     ASSERT_GE(plan.resident_blocks, 1);
     ASSERT_LE(plan.resident_blocks, plan.blocks);
     ASSERT_GE(plan.section_heads, 1);
+    ASSERT_GE(plan.pair_turns, 0);
   });
 }
 
@@ -110,8 +111,20 @@ TEST(ForwardPlan, WarpgroupsOnHopperWhereTheyFillIt) {
   EXPECT_NE(shape(Element::kBfloat16, kH200, 64, 4096, 32), TileShape::kWarpgroups);
   EXPECT_NE(shape(Element::kBfloat16, kH200, 1, 128, 64), TileShape::kWarpgroups);
   EXPECT_EQ(plan(Element::kBfloat16, kH200, 128, 1024, 64).resident_blocks, kH200.sm_count);
-  const ForwardPlan many_steps = plan(Element::kBfloat16, kH200, 32, 8192, 64);
-  EXPECT_EQ(many_steps.resident_blocks, many_steps.blocks);
+}
+
+TEST(ForwardPlan, PairsTakeWholeTurnsOfCausalTiles) {
+  const auto pair_turns = [](int64_t heads, int64_t n, bool causal, int splits = 1) {
+    return plan_of(make_problem_of_last(Element::kBfloat16, heads, n, n, 128, causal), kH200,
+                   TileShape::kWarpgroups, splits)
+        .pair_turns;
+  };
+  EXPECT_EQ(pair_turns(66, 512, true), 1);     // 132 pairs
+  EXPECT_EQ(pair_turns(128, 512, true), 2);    // 256: a few blocks get one pair only
+  EXPECT_EQ(pair_turns(128, 2048, true), 6);   // 1024: the last 232 even out
+  EXPECT_EQ(pair_turns(32, 512, true), 0);     // 64
+  EXPECT_EQ(pair_turns(128, 2048, false), 0);  // all tiles are alike
+  EXPECT_EQ(pair_turns(66, 512, true, 2), 0);
 }
 
 TEST(ForwardPlan, SplitsTheKeysOnlyWhereBlocksAreMissing) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
+#include "flashstep/attention/cuda/forward_turns.h"
 #include "flashstep/attention/problem.h"
 
 namespace flashstep::attention_cuda {
@@ -23,7 +24,8 @@ struct ForwardArguments {
   int splits;  // parts of the keys, each taken by a block of its own
   int keys_per_split;
   int64_t blocks;         // of the plan
-  int section_heads;      // heads whose keys and values stay in L2 together
+  int section_heads;      // heads whose keys and values stay in L2 together: find_work()
+  int pair_turns;         // ForwardTurns
   float* partial_out;     // (splits, B H, N, D), not normalised; null where splits is 1
   float2* partial_state;  // (splits, B H, N): base-2 reference and sum (forward_softmax.cuh)
 };
@@ -41,31 +43,39 @@ struct ForwardWork {
   int split;
   int first_row;
   int first_key, end_key;  // the block's part of the keys
-  int all_seen_key;        // below it every query of the tile sees every key
 };
+
+// batch_head: batch * heads + head.
+__device__ inline ForwardWork make_work(const ForwardArguments& a, int batch_head, int tile,
+                                        int split) {
+  const int heads = static_cast<int>(a.pass.problem.heads);
+  ForwardWork work;
+  work.batch = batch_head / heads;
+  work.head = batch_head % heads;
+  work.split = split;
+  work.first_row = tile * a.tile_rows;
+  work.first_key = split * a.keys_per_split;
+  work.end_key = min(keys_of_tile(a, tile), work.first_key + a.keys_per_split);
+  return work;
+}
+
+__device__ inline ForwardTiles tiles_of(const ForwardArguments& a) {
+  const auto& problem = a.pass.problem;
+  return {static_cast<int>(problem.batches * problem.heads), a.row_tiles, a.splits, problem.causal,
+          a.pair_turns};
+}
 
 // Blocks start in the order of their index. Heads come in sections that fit into L2; in a section
 // the row tiles with the most keys come first, so that the short ones fill the end.
 __device__ inline ForwardWork find_work(const ForwardArguments& a, unsigned block) {
-  const unsigned heads = a.pass.problem.heads;
+  const unsigned heads = static_cast<unsigned>(a.pass.problem.batches * a.pass.problem.heads);
   const unsigned head_blocks = a.row_tiles * a.splits;
   const unsigned first_head = block / (head_blocks * a.section_heads) * a.section_heads;
-  const unsigned section = min(static_cast<unsigned>(a.section_heads),
-                               static_cast<unsigned>(a.pass.problem.batches) * heads - first_head);
-  const unsigned rest = block - first_head * head_blocks;
-  const unsigned batch_head = first_head + rest % section;
-  const unsigned tile_split = rest / section;
+  const unsigned section = min(static_cast<unsigned>(a.section_heads), heads - first_head);
+  const unsigned rest = block - first_head * head_blocks, tile_split = rest / section;
   const int tile = a.row_tiles - 1 - static_cast<int>(tile_split / a.splits);
-  ForwardWork work;
-  work.batch = static_cast<int>(batch_head / heads);
-  work.head = static_cast<int>(batch_head % heads);
-  work.split = tile_split % a.splits;
-  work.first_row = tile * a.tile_rows;
-  const int keys = keys_of_tile(a, tile);
-  work.first_key = work.split * a.keys_per_split;
-  work.end_key = min(keys, work.first_key + a.keys_per_split);
-  work.all_seen_key = min(a.m, work.first_row + a.diagonal + 1);
-  return work;
+  return make_work(a, static_cast<int>(first_head + rest % section), tile,
+                   static_cast<int>(tile_split % a.splits));
 }
 
 }  // namespace flashstep::attention_cuda

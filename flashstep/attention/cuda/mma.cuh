@@ -43,6 +43,53 @@ __device__ inline uint32_t b_lane_address(uint32_t tile, int lane) {
   return tile + TileType::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
+// One row of kBlocks C fragments to memory, below `columns` (a multiple of 8): value(block, i) is
+// this lane's number i of a block. Lanes exchange 16-bit numbers first, so that each writes up to
+// 16 bytes at once: stores of 4 take the L2 cache longer than a short pass takes to compute. `row`
+// is null where nothing is written.
+template <Element kElement, int kBlocks, typename Value>
+__device__ inline void put_row(char* row, int columns, const Value& value) {
+  const int lane = threadIdx.x % 4;
+  if constexpr (kElement == Element::kFloat32) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      if (row != nullptr && 8 * block < columns)
+        ElementTraits<kElement>::store_pair(row + (8 * block + 2 * lane) * 4, value(block, 0),
+                                            value(block, 1));
+    }
+  } else {
+    constexpr int kWidth = kBlocks % 4 == 0 ? 4 : 2;  // lanes that exchange, and words of a store
+    static_assert(kBlocks % kWidth == 0);
+#pragma unroll
+    for (int block = 0; block < kBlocks; block += kWidth) {
+      uint32_t words[kWidth];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i)
+        words[i] = ElementTraits<kElement>::pack(value(block + i, 0), value(block + i, 1));
+        // Of the words of kWidth lanes the transpose: lane i gets all of block i.
+#pragma unroll
+      for (int bit = 1; bit < kWidth; bit *= 2) {
+        const bool is_upper = lane & bit;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          if (i & bit) continue;
+          const uint32_t other =
+              __shfl_xor_sync(kFullWarp, is_upper ? words[i] : words[i + bit], bit);
+          (is_upper ? words[i] : words[i + bit]) = other;
+        }
+      }
+      const int at = block + lane % kWidth;
+      if (row != nullptr && 8 * at < columns) {
+        char* const to = row + 16 * at + lane / kWidth * 4 * kWidth;
+        if constexpr (kWidth == 4)
+          *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+        else
+          *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+      }
+    }
+  }
+}
+
 // TF32 keeps 11 significant bits of float32; half of the last one is bit 12. The matrix units cut
 // the bits below, so that adding it rounds to nearest, ties away from zero.
 constexpr uint32_t kHalfTf32Bit = 0x1000u;
