@@ -123,10 +123,6 @@ void backward(const BackwardTensors& t, const AttentionSettings& settings) {
 
 }  // namespace
 
-int cuda_capability_major(int device_index) {
-  return at::cuda::getDeviceProperties(device_index)->major;
-}
-
 const AttentionKernel kCudaKernel = {"cuda", cuda_refusal, forward, backward};
 
 }  // namespace flashstep::internal

@@ -69,9 +69,6 @@ struct AttentionKernel {
   void (*backward)(const BackwardTensors& tensors, const AttentionSettings& settings);
 };
 
-// 9 for a GPU of compute capability 9.0; 0 in a build without CUDA.
-int cuda_capability_major(int device_index);
-
 extern const AttentionKernel kTiledKernel, kCpuKernel, kCudaKernel;
 // PyTorch's threads, as the CPU kernels get them (cpu_attention.cc).
 attention_cpu::Parallel torch_threads();

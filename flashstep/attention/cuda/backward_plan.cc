@@ -127,23 +127,34 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
   return best;
 }
 
+// Where blocks need not wait for each other. Without a mask tiles are alike: those of a head run
+// side by side. Causal ones are not: sections fill the GPU once, and a few blocks are one
+// section, whose long tiles come first.
+int64_t section_of_tiles(int64_t heads, int64_t tiles, bool causal, int64_t sm_count) {
+  constexpr int64_t kFew = 3;  // times the GPU
+  if (!causal) return 1;
+  if (heads * tiles <= kFew * sm_count) return heads;
+  return ceil_div(heads, ceil_div(heads * tiles, sm_count));
+}
+
 // Whole tiles, and no block without one.
-BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t most_section_heads) {
+BackwardGrid uncut(const Steps& steps, int64_t heads, int64_t section_heads) {
   BackwardGrid grid = {};
   grid.heads = heads;
   grid.tiles = steps.tiles;
   grid.chunk_steps = std::max<int64_t>(1, steps.longest);
   grid.chunks = grid.wave_chunks = 1;
-  grid.section_heads = section_of(heads, most_section_heads);
+  grid.section_heads = section_heads;
   grid.blocks = heads * grid.tiles;
   return grid;
 }
 
 // Heads whose Q and dO a section holds in L2: of the query heads of a key head one is in work at a
 // time.
-int64_t key_section(const Problem& problem, bool ordered) {
+int64_t ordered_section(const Problem& problem) {
   const int64_t head_bytes = problem.n * 2 * padded_dim(problem.head_dim) * 2;
-  return (ordered && problem.causal ? kOrderedSectionBytes : kBackwardSectionBytes) / head_bytes;
+  return section_of(problem.batches * problem.kv_heads,
+                    (problem.causal ? kOrderedSectionBytes : kBackwardSectionBytes) / head_bytes);
 }
 
 void lay_out(BackwardPlan& plan, const Problem& problem) {
@@ -162,56 +173,73 @@ void lay_out(BackwardPlan& plan, const Problem& problem) {
   plan.workspace_floats = plan.v_sums_at + plan.k_slices * plan.k_slice;
 }
 
-// Of the three forms, the one whose time is least; in steps of 128 by 128, as long as both passes
-// of warpgroups take for one. By warps, few tiles are cut for all multiprocessors. Warpgroups take
-// whole tiles, of which the longest may decide. One pass of them has sums to add to and to round,
-// beyond L2 where they are large; in order, a block begins when the ones before it in its head
-// have.
+// Steps of 128 by 128 of the multiprocessor that gets most, when `heads` have such tiles.
+struct Span {
+  double heads;
+  Steps steps;
+  bool causal;
+  double sm_count;
+
+  // Long tiles come first under a causal mask; what is left of them at the end is `tail` of one.
+  // `more` steps are waited for.
+  double most(double tail, double more) const {
+    const double longest = static_cast<double>(steps.longest);
+    const double blocks = heads * static_cast<double>(steps.tiles);
+    if (!causal) return std::ceil(blocks / sm_count) * longest + more;
+    const double even = heads * static_cast<double>(steps.total) / sm_count;
+    return std::max(even + tail * longest + more, longest);
+  }
+};
+
+// Of the three forms, the one whose time is least, in microseconds of an H200. By warps, few tiles
+// are cut for all multiprocessors. Warpgroups take whole tiles. One pass of them has sums to add to
+// and to round, beyond L2 where they are large; in order, a block begins when the ones before it in
+// its head have.
 //
-// Fitted to 491 shapes on an H100 (bfloat16, D 64 and 128, 1 to 256 heads, N 256 to 32768). There
-// and on another H100 the form taken is slower than the best one by 1.0 and 1.2 % in the mean where
-// bits repeat, and by 0.4 and 1.3 % where they need not; at most by 30 and 46 %, in calls of less
-// than 0.1 ms (reports/attention_h100).
+// Fitted to 485 shapes (bfloat16, D 64 and 128, 1 to 256 heads, N 256 to 32768). The form taken is
+// slower than the best one by 0.8 % in the mean where bits repeat, by 0.2 % where they need not, at
+// most by 28 and 15 %; where half of the shapes were fitted, in the other half by 1.1 and 0.2 %
+// (reports/attention_h200/forward_and_order).
 BackwardForm choose_form(const Problem& problem, const Device& device) {
   const Arithmetic arithmetic = arithmetic_of(problem);
   const int dim = padded_dim(problem.head_dim);
   if (!device.warpgroups || !has_warpgroups(arithmetic, dim)) return BackwardForm::kWarps;
   constexpr int kRows = kWarpgroupRows;
-  const Steps keys = count_steps(ceil_div(problem.m, kRows), [&](int64_t tile) {
-    return problem.heads / problem.kv_heads *
-           (ceil_div(problem.n, kRows) - first_query_tile(problem, tile * kRows, kRows));
-  });
-  const Steps queries = count_steps(ceil_div(problem.n, kRows), [&](int64_t tile) {
-    return visible_key_tiles(problem, std::min(problem.n, (tile + 1) * kRows) - 1, kRows);
-  });
   const double heads = static_cast<double>(problem.batches) * problem.heads;
-  const double even = heads * static_cast<double>(queries.total) / device.sm_count;
-  const double key_longest = static_cast<double>(keys.longest);
-  const double query_longest = static_cast<double>(queries.longest);
+  const double key_heads = static_cast<double>(problem.batches) * problem.kv_heads;
+  const auto span = [&](double of_heads, const Steps& steps) {
+    return Span{of_heads, steps, problem.causal, static_cast<double>(device.sm_count)};
+  };
+  const Span keys =
+      span(key_heads, count_steps(ceil_div(problem.m, kRows), [&](int64_t tile) {
+             return problem.heads / problem.kv_heads *
+                    (ceil_div(problem.n, kRows) - first_query_tile(problem, tile * kRows, kRows));
+           }));
+  const Span queries =
+      span(heads, count_steps(ceil_div(problem.n, kRows), [&](int64_t tile) {
+             return visible_key_tiles(problem, std::min(problem.n, (tile + 1) * kRows) - 1, kRows);
+           }));
+  const double even = heads * static_cast<double>(queries.steps.total) / device.sm_count;
 
-  const double by_warps = problem.deterministic ? 13.5 + 2.6 * even : 4 + 2 * even;
+  const double by_warps =
+      problem.deterministic ? 44 + (0.65 + 0.08 * dim) * even : 26 + (0.35 + 0.067 * dim) * even;
   constexpr double kOfKeys = 4.0 / 7;  // of a step's products; the rest is dQ's
-  const double two_passes =
-      2.5 + kOfKeys * std::max(even, key_longest) + (1 - kOfKeys) * std::max(even, query_longest);
+  const double two_passes = 12 + (1.25 + 0.027 * dim) * (kOfKeys * keys.most(0.14, 0) +
+                                                         (1 - kOfKeys) * queries.most(0.14, 0));
   double one_pass = INFINITY;
   if (has_one_pass_of_warpgroups(arithmetic, dim)) {
-    constexpr double kStep = 0.68, kRow = 8e-5, kFarRow = 1e-4;
     const double rows = heads * static_cast<double>(ceil_div(problem.n, kRows) * kRows);
     const double near_rows = static_cast<double>(int64_t{16} << 20) / (4 * dim);
-    double wait = 0;  // of the last of a head's blocks that begin together
+    double wait = 0;  // steps of the last of a head's blocks that begin together
     if (problem.deterministic) {
-      const int64_t section =
-          section_of(problem.batches * problem.kv_heads, key_section(problem, /*ordered=*/true));
-      wait = (dim > 64         ? 0.45
-              : problem.causal ? 0.7
-                               : 1.2) *
-             std::min(static_cast<double>(keys.tiles),
-                      static_cast<double>(device.sm_count) / static_cast<double>(section));
+      const double begun = static_cast<double>(device.sm_count) / ordered_section(problem);
+      wait = (dim > 64         ? 0.6
+              : problem.causal ? 1.5
+                               : 2.5) *
+             std::min(static_cast<double>(keys.steps.tiles), begun);
     }
-    // Under a causal mask those that begin late have fewer steps.
-    const double longest = kStep * key_longest + (problem.causal ? 0 : wait);
-    one_pass = 3 + kRow * rows + kFarRow * std::max(0.0, rows - near_rows) +
-               std::max(kStep * even + wait, longest);
+    one_pass = 19 + (0.7 + 0.0173 * dim) * keys.most(0.16, wait) +
+               1e-5 * dim * (0.17 * rows + 0.375 * std::max(0.0, rows - near_rows));
   }
   return one_pass <= std::min(two_passes, by_warps) ? BackwardForm::kWarpgroupsOnePass
          : two_passes <= by_warps                   ? BackwardForm::kWarpgroups
@@ -265,10 +293,16 @@ BackwardPlan plan_of(const Problem& any_problem, const Device& device, BackwardF
   };
   const int64_t query_head_bytes = problem.m * row_bytes;
   if (plan.warpgroups) {
-    plan.keys = uncut(key_steps, key_heads, key_section(problem, plan.ordered));
+    const auto section = [&](int64_t heads, const Steps& steps) {
+      return section_of_tiles(heads, steps.tiles, problem.causal, device.sm_count);
+    };
+    plan.keys = uncut(key_steps, key_heads,
+                      plan.ordered ? ordered_section(problem) : section(key_heads, key_steps));
     plan.q_slices = plan.one_pass;
-    if (!plan.one_pass)
-      plan.queries = uncut(query_steps(), query_heads, kBackwardSectionBytes / query_head_bytes);
+    if (!plan.one_pass) {
+      const Steps steps = query_steps();
+      plan.queries = uncut(steps, query_heads, section(query_heads, steps));
+    }
     lay_out(plan, problem);
     return plan;
   }

@@ -194,7 +194,20 @@ TEST(BackwardPlan, OneHeadFillsTheGpu) {
   EXPECT_EQ(many.keys.chunks, 1) << describe(many);
 }
 
-// As timed (reports/attention_h100).
+TEST(BackwardPlan, WarpgroupsTakeHeadsSideBySide) {
+  const auto section = [](int64_t heads, int64_t n, bool causal, bool deterministic) {
+    Problem problem = make_problem(Element::kBfloat16, heads, n, n, 128, causal);
+    problem.deterministic = deterministic;
+    return plan_of(problem, kH200, BackwardForm::kWarpgroupsOnePass).keys.section_heads;
+  };
+  EXPECT_EQ(section(128, 4096, /*causal=*/false, false), 1);
+  EXPECT_EQ(section(128, 4096, /*causal=*/true, false), 4);   // of 32 tiles, for 132 places
+  EXPECT_EQ(section(100, 1024, /*causal=*/true, false), 15);  // seven sections
+  EXPECT_EQ(section(48, 1024, /*causal=*/true, false), 48);   // 384 blocks are few
+  EXPECT_GT(section(128, 4096, /*causal=*/true, true), 16);   // ordered blocks wait for each other
+}
+
+// As timed (reports/attention_h200/forward_and_order).
 TEST(BackwardPlan, TheFormThatIsFastest) {
   ASSERT_TRUE(kH200.warpgroups);
   const auto form = [](int64_t heads, int64_t n, int dim, bool causal, bool deterministic) {
@@ -212,7 +225,7 @@ TEST(BackwardPlan, TheFormThatIsFastest) {
   EXPECT_EQ(form(64, 4096, 64, kCausal, kNeedNot), kWarpgroupsOnePass);
   EXPECT_EQ(form(64, 1024, 128, kFull, kNeedNot), kWarpgroupsOnePass);
   EXPECT_EQ(form(64, 512, 64, kCausal, kRepeats), kWarpgroups);  // sums cost more than they save
-  EXPECT_EQ(form(256, 768, 64, kFull, kNeedNot), kWarpgroups);
+  EXPECT_EQ(form(256, 768, 64, kFull, kNeedNot), kWarpgroupsOnePass);
   EXPECT_EQ(form(4, 4096, 64, kFull, kRepeats), kWarpgroups);  // all blocks of a head would wait
   EXPECT_EQ(form(1, 4096, 64, kFull, kNeedNot), kWarps);       // few tiles are cut
   EXPECT_EQ(form(1, 8192, 64, kCausal, kNeedNot), kWarps);

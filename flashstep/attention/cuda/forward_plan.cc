@@ -49,7 +49,7 @@ int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& dev
 
 // What a plan would cost, in microseconds of an H200 (only comparisons matter): constants fitted to
 // 17000 timings of 986 shapes over heads, N, M, D, tile and splits. In the mean the choice is 0.6 %
-// slower than the best one, without warpgroups 1.3 % (reports/attention_h200/forward).
+// slower than the best one, without warpgroups 1.3 % (reports/attention_h200/forward_and_order).
 // A step's times, on a multiprocessor that is full and for a block alone, are linear in the head
 // dim.
 struct StepTime {
