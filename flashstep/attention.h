@@ -18,8 +18,8 @@ namespace flashstep {
 //   cuda   tensor-core kernels, NVIDIA GPUs from compute capability 8.0; the same dtypes, D a
 //          multiple of 8 up to 256
 //   sdpa   PyTorch's at::scaled_dot_product_attention, whose CPU kernel loses some NaN
-// "auto" takes the fastest that is right for device, dtype and shape, from a table in auto.cc that
-// names its measurements; it never times anything at run time.
+// "auto" takes our kernels wherever they can be, else naive, tiled or sdpa; it never times anything
+// at run time.
 std::vector<std::string> attention_implementations();
 
 // There is no dropout, no bias on the scores and no sliding window.

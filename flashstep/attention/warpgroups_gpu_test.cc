@@ -52,38 +52,63 @@ Results run_form(BackwardForm form, const Inputs& x, const AttentionOptions& opt
                  std::optional<int64_t> diagonal = {}, int64_t section = 8) {
   const auto plan = [&](const auto& problem, const auto& device) {
     auto plan = attention_cuda::plan_of(problem, device, form);
-    plan.keys.section_heads = std::min(section, plan.keys.section_heads);
+    if (!plan.warpgroups) return plan;
+    plan.keys.section_heads = std::min(section, plan.keys.heads);
+    if (!plan.one_pass) plan.queries.section_heads = std::min(section, plan.queries.heads);
     return plan;
   };
   return run_as(kHopper, x, options, attention_cuda::plan_forward, plan, diagonal);
 }
 
-// Few blocks take many tiles in turns; many causal steps go without turns.
+// Forward in tiles of warpgroups on a GPU of so many multiprocessors.
+Results run_tiles(const Inputs& x, const AttentionOptions& options, int blocks, int splits,
+                  bool is_narrow) {
+  const auto plan = [&](const auto& problem, const auto& device) {
+    using attention_cuda::TileShape;
+    const auto shape = is_narrow ? TileShape::kNarrowWarpgroups : TileShape::kWarpgroups;
+    return attention_cuda::plan_of(problem, device, shape, splits);
+  };
+  attention_cuda::Device device = kHopper;
+  device.sm_count = blocks;
+  return run_as(device, x, options, plan);
+}
+
+// Few blocks take many tiles in turns: pairs, those of an odd head, and tiles without keys.
 TEST_F(WarpgroupsGpu, ForwardIsRight) {
   for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
     for (const auto dtype : {at::kBFloat16, at::kHalf}) {
-      for (const auto& [n, m] : {std::pair(1, 1), std::pair(147, 203), std::pair(643, 3333)}) {
-        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
+      for (const auto& [heads, n, m] :
+           {std::tuple(4, 1, 1), std::tuple(4, 147, 203), std::tuple(4, 643, 3333),
+            std::tuple(4, 643, 130), std::tuple(3, 643, 643)}) {
+        const Inputs x = random_inputs({{2, heads}, heads == 4 ? 2 : 0, n, m, d}, dtype, kGpu);
         for (const AttentionOptions& mask : masks()) {
           const auto reference = attention_testing::reference_of(x, mask);
           for (const auto& [blocks, splits, is_narrow] :
                {std::tuple(132, 1, false), std::tuple(3, 1, false), std::tuple(5, 3, false),
-                std::tuple(132, 1, true), std::tuple(5, 3, true)}) {
+                std::tuple(132, 3, false), std::tuple(132, 1, true), std::tuple(5, 3, true)}) {
             if (is_narrow && d > 64) continue;
-            const auto plan = [&, splits = splits, is_narrow = is_narrow](const auto& problem,
-                                                                          const auto& device) {
-              using attention_cuda::TileShape;
-              const auto shape = is_narrow ? TileShape::kNarrowWarpgroups : TileShape::kWarpgroups;
-              return attention_cuda::plan_of(problem, device, shape, splits);
-            };
-            attention_cuda::Device device = kHopper;
-            device.sm_count = blocks;
-            expect_results(run_as(device, x, mask, plan), reference, unit_of(dtype, d),
-                           str("D ", d, ", ", n, " x ", m, ", ", blocks, " blocks, ", splits,
-                               " splits", is_narrow ? ", narrow" : ""));
+            expect_results(run_tiles(x, mask, blocks, splits, is_narrow), reference,
+                           unit_of(dtype, d),
+                           str("D ", d, ", ", heads, " heads, ", n, " x ", m, ", ", blocks,
+                               " blocks, ", splits, " splits", is_narrow ? ", narrow" : ""));
           }
         }
         if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
+// Signs are turned and zeros made in the tile of queries, of each tile anew.
+TEST_F(WarpgroupsGpu, ForwardOfAnyScale) {
+  for (const int64_t d : {64, 128}) {
+    const Inputs x = random_inputs({{1, 3}, 0, 643, 300, d}, at::kBFloat16, kGpu);
+    for (AttentionOptions options : masks()) {
+      for (const double scale : {-0.3, 0.0}) {
+        options.scale = scale;
+        expect_results(run_tiles(x, options, /*blocks=*/3, /*splits=*/1, /*is_narrow=*/false),
+                       attention_testing::reference_of(x, options), unit_of(at::kBFloat16, d),
+                       str("D ", d, ", scale ", scale));
       }
     }
   }
@@ -100,11 +125,13 @@ TEST_F(WarpgroupsGpu, BackwardIsRightAndRepeats) {
           for (const BackwardForm form : forms_of(d)) {
             if (form == BackwardForm::kWarps) continue;
             for (const auto& [deterministic, section] :
-                 {std::pair(true, 8), std::pair(true, 1), std::pair(false, 8)}) {
+                 {std::pair(true, 8), std::pair(true, 1), std::pair(true, 3), std::pair(false, 8),
+                  std::pair(false, 3)}) {
               mask.deterministic = deterministic;
               const Results got = run_form(form, x, mask, {}, section);
-              const std::string what = str("D ", d, ", ", n, " x ", m, ", ", name_of(form),
-                                           deterministic ? ", section " : ", any order ", section);
+              const std::string what =
+                  str("D ", d, ", ", n, " x ", m, ", ", name_of(form),
+                      deterministic ? ", repeats" : ", any order", ", section ", section);
               expect_results(got, reference, unit_of(dtype, d), what);
               if (!deterministic) continue;
               const Results again = run_form(form, x, mask, {}, section);

@@ -18,8 +18,7 @@ const StepRates kH200 = {.products = 660e12,
                          .memory = 3.9e12,
                          .link = 370e9,
                          .kernel_s = 1.6e-6,
-                         .cudnn_attention = {470e12, 440e12, 610e12, 530e12, 1000},
-                         .own_attention = {570e12, 470e12, 745e12, 510e12, 1000},
+                         .attention = {570e12, 470e12, 745e12, 510e12, 1000},
                          .is_measured = true,
                          .source = "an H200's rates, measured"};
 
@@ -54,8 +53,7 @@ std::optional<StepRates> step_rates(const std::string& gpu_name) {
   rates.products *= faster;
   rates.memory *= sheet->memory_bytes_per_s / known.memory_bytes_per_s;
   rates.link *= link->bytes_per_s / find_link_sheet(kMeasured)->bytes_per_s;
-  rates.cudnn_attention = times(rates.cudnn_attention, faster);
-  rates.own_attention = times(rates.own_attention, faster);
+  rates.attention = times(rates.attention, faster);
   rates.is_measured = false;
   rates.source = str("not measured on ", sheet->name, ": an H200's rates by the data sheets");
   return rates;

@@ -26,7 +26,7 @@ struct StepRates {
   double memory;    // bytes/s, of kernels bound by it
   double link;      // bytes/s that peer copies send to another GPU
   double kernel_s;  // of a kernel in a graph, besides its work
-  AttentionRates cudnn_attention, own_attention;
+  AttentionRates attention;
   bool is_measured;  // else by the data sheets' ratio to the GPU that was
   std::string source;
 };

@@ -274,9 +274,7 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, boo
   if (!is_known) return std::nullopt;
   const measure::StepRates& rates = *run.device.rates;
   const ModelConfig& model = run.model();
-  // As attention/auto.cc chooses, but for long heads of D 104 to 128, where the rates are near.
-  const auto& attention =
-      train.deterministic || model.head_dim() <= 64 ? rates.own_attention : rates.cudnn_attention;
+  const measure::AttentionRates& attention = rates.attention;
   const auto steps = static_cast<double>(train.accumulation_steps);
   const PassWork work = pass_work(model, kept);
   PlannedTime time;

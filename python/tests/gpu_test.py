@@ -157,7 +157,7 @@ class Edges(unittest.TestCase):
             matmul.fp32_precision = before
 
     @ON_GPU
-    def test_more_batches_than_cudnn_has_places_for(self):
+    def test_more_batches_than_a_grid_has_rows(self):
         q, k, v = (torch.randn(70000, 64, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
         grads = torch.autograd.grad(flashstep.attention(q, k, v).sum(), (q, k, v))
         some = torch.tensor([0, 65534, 65535, 65536, 69999])

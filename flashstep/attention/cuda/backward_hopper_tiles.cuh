@@ -101,13 +101,13 @@ struct WarpgroupTiles {
   }
 };
 
-// Blocks start in the order of their index: heads in sections that fit into L2, and in a section
-// the tiles with most steps first.
-struct TileOfHead {
+// Blocks start in the order of their index: heads in sections, and in a section the tiles with most
+// steps first.
+struct BackwardTile {
   int batch, head, tile;
 };
 
-__device__ inline TileOfHead tile_of_block(const BackwardGrid& grid, int heads, bool last_first) {
+__device__ inline BackwardTile tile_of_block(const BackwardGrid& grid, int heads, bool last_first) {
   const int tiles = static_cast<int>(grid.tiles), section = static_cast<int>(grid.section_heads);
   const int index = static_cast<int>(blockIdx.x);
   const int first_head = index / (tiles * section) * section;
@@ -128,9 +128,9 @@ struct BackwardWork {
     const Problem& problem = args.pass.problem;
     const int heads = static_cast<int>(problem.heads),
               kv_heads = static_cast<int>(problem.kv_heads);
-    const TileOfHead at = Tiles::kOfKeys
-                              ? tile_of_block(args.plan.keys, kv_heads, /*last_first=*/false)
-                              : tile_of_block(args.plan.queries, heads, /*last_first=*/true);
+    const BackwardTile at = Tiles::kOfKeys
+                                ? tile_of_block(args.plan.keys, kv_heads, /*last_first=*/false)
+                                : tile_of_block(args.plan.queries, heads, /*last_first=*/true);
     batch = at.batch;
     head = at.head;
     first_left = at.tile * Tiles::kLeftRows;

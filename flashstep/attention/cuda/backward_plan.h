@@ -34,7 +34,7 @@ struct BackwardGrid {
   int64_t chunk_steps;    // steps that a block takes, at most
   int64_t chunks;         // blocks for the tile with the most steps
   int64_t wave_chunks;    // of one launch; chunk c adds to what chunk c - wave_chunks has left
-  int64_t section_heads;  // heads in work at the same time: what their blocks share stays in L2
+  int64_t section_heads;  // heads in work at the same time
   int64_t blocks;         // of one launch
 };
 

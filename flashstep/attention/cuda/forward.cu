@@ -33,7 +33,6 @@ ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, vo
   a.row_tiles = static_cast<int>(plan.row_tiles);
   a.splits = plan.splits;
   a.keys_per_split = static_cast<int>(plan.keys_per_split);
-  a.blocks = plan.blocks;
   a.section_heads = plan.section_heads;
   a.pair_turns = plan.pair_turns;
   if (plan.splits > 1) {

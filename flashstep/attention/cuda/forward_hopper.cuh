@@ -116,6 +116,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
   for (int tile = 0;; ++tile) {
     wait_barrier(q_here, tile % 2);
     const ForwardWork work = work_here;
+    __syncwarp();  // all lanes have it before the first arrives at q_free
     if (work.batch < 0) return;
     const int steps = (work.end_key - work.first_key + kKeys - 1) / kKeys;
     const int first_row = work.first_row + 64 * group;
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     } else {
       write_partial_rows(a, work, row, state, out);
     }
-    first_step += max(steps, 0);
+    first_step += steps;
   }
 #endif
 }

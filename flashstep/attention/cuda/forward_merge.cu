@@ -1,4 +1,5 @@
-// The second kernel of a pass whose keys are split: sums the parts, in an order of their own.
+// The second kernel of a pass whose keys are split: sums the parts, in an order that their number
+// fixes.
 //
 // With r_s, l_s, o_s the reference, sum and output of part s (forward_softmax.cuh) and r = max_s
 // r_s:

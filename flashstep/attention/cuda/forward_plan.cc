@@ -26,19 +26,24 @@ int section_heads(const Problem& problem) {
   return static_cast<int>(std::min(heads, problem.batches * problem.heads));
 }
 
-// The tiles of a pass by warpgroups. Whole turns of pairs may leave a few blocks without a pair in
-// the last one. Else two turns' worth of pairs is left: tiles that go longest first even out.
+// The tiles of a pass by warpgroups. Pairs are alike where each tile sees one more step of keys
+// than the one before: where the first sees a key, and only the last one more than there are. Whole
+// turns of pairs may leave a few blocks without a pair in the last one. Else two turns' worth of
+// pairs is left, or with an odd head, whose tiles make none: tiles that go longest first even out.
 ForwardTiles tiles_in_turns(const Problem& problem, const ForwardTile& tile, int splits,
                             int64_t blocks) {
   constexpr int64_t kPercent = 85;  // of the blocks that have a pair in the last turn, at least
-  const int64_t heads = problem.batches * problem.heads;
-  ForwardTiles tiles{static_cast<int>(heads), static_cast<int>(ceil_div(problem.n, tile.rows())),
-                     splits, problem.causal, 0};
-  if (!problem.causal || splits > 1) return tiles;
+  ForwardTiles tiles{static_cast<int>(problem.batches * problem.heads),
+                     static_cast<int>(ceil_div(problem.n, tile.rows())), splits, problem.causal, 0};
+  const bool grow_evenly =
+      problem.diagonal > -tile.rows() && problem.n + problem.diagonal <= problem.m + tile.rows();
+  if (!problem.causal || splits > 1 || !grow_evenly) return tiles;
   const int64_t turns = tiles.pairs() / blocks, over = tiles.pairs() % blocks;
-  tiles.pair_turns = static_cast<int>(over * 100 > kPercent * blocks ? turns + 1
-                                      : over == 0                    ? turns
-                                                  : std::max(turns - 1, int64_t{0}));
+  const bool is_even = tiles.heads % 2 == 0;
+  const int64_t whole = is_even && over * 100 > kPercent * blocks ? turns + 1
+                        : is_even && over == 0                    ? turns
+                                                                  : turns - 1;
+  tiles.pair_turns = static_cast<int>(std::max<int64_t>(whole, 0));
   return tiles;
 }
 
@@ -48,8 +53,9 @@ int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& dev
 }
 
 // What a plan would cost, in microseconds of an H200 (only comparisons matter): constants fitted to
-// 17000 timings of 986 shapes over heads, N, M, D, tile and splits. In the mean the choice is 0.6 %
-// slower than the best one, without warpgroups 1.3 % (reports/attention_h200/forward_and_order).
+// 17000 timings of 986 shapes over heads, N, M, D, tile and splits. On another H200 the choice was
+// 0.8 % slower than the best one in the mean (reports/attention_h200/forward_and_order); without
+// warpgroups, in the fit, 1.3 %.
 // A step's times, on a multiprocessor that is full and for a block alone, are linear in the head
 // dim.
 struct StepTime {
@@ -81,8 +87,8 @@ int64_t keys_of_part(const Problem& problem, const ForwardTile& tile, int splits
   return ceil_div(ceil_div(problem.m, splits), tile.keys) * tile.keys;
 }
 
-// Steps of the block that gets most of ForwardTurns, each tile with `block_steps` more: how evenly
-// they fall is the difference between good and bad tiles and splits.
+// Steps of the block that gets most of ForwardTurns, at most, each tile with `block_steps` more:
+// how evenly they fall is the difference between good and bad tiles and splits.
 double most_steps_of_turns(const Problem& problem, const Device& device, const ForwardTile& tile,
                            int splits, double block_steps) {
   const int64_t part = keys_of_part(problem, tile, splits);

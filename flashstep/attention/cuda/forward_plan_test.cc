@@ -2,10 +2,14 @@
 // once.
 #include "flashstep/attention/cuda/forward_plan.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "flashstep/attention/cuda/forward_turns.h"
 #include "flashstep/attention/cuda/test_plans.h"
 
 namespace flashstep::attention_cuda {
@@ -125,6 +129,46 @@ TEST(ForwardPlan, PairsTakeWholeTurnsOfCausalTiles) {
   EXPECT_EQ(pair_turns(32, 512, true), 0);     // 64
   EXPECT_EQ(pair_turns(128, 2048, false), 0);  // all tiles are alike
   EXPECT_EQ(pair_turns(66, 512, true, 2), 0);
+  EXPECT_EQ(pair_turns(33, 1024, true), 0);  // 128, and a head of long tiles
+
+  // The first 3072 queries see no key.
+  const Problem few_keys = make_problem_of_last(Element::kBfloat16, 64, 4096, 1024, 128, true);
+  EXPECT_EQ(plan_of(few_keys, kH200, TileShape::kWarpgroups, 1).pair_turns, 0);
+  // The last 3072 see all.
+  const Problem all_seen = make_problem(Element::kBfloat16, 64, 4096, 1024, 128, true);
+  EXPECT_EQ(plan_of(all_seen, kH200, TileShape::kWarpgroups, 1).pair_turns, 0);
+}
+
+// Of all steps of keys, with two more for each tile, the block that gets most has few more than its
+// share.
+TEST(ForwardPlan, BlocksOfWarpgroupsGetAsMuch) {
+  for (const auto& [heads, n, m] :
+       {std::tuple(128, 2048, 2048), std::tuple(33, 1024, 1024), std::tuple(65, 1024, 1024),
+        std::tuple(64, 16384, 16384), std::tuple(32, 8192, 1024), std::tuple(48, 2500, 2500)}) {
+    for (const bool sees_last : {true, false}) {
+      const Problem problem = sees_last
+                                  ? make_problem_of_last(Element::kBfloat16, heads, n, m, 128, true)
+                                  : make_problem(Element::kBfloat16, heads, n, m, 128, true);
+      const ForwardPlan plan = plan_of(problem, kH200, TileShape::kWarpgroups, 1);
+      const ForwardTile tile = forward_tile(problem.element, 128, plan.shape);
+      const ForwardTiles tiles{heads, static_cast<int>(plan.row_tiles), 1, true, plan.pair_turns};
+      std::vector<int64_t> steps(plan.resident_blocks);
+      int64_t all = 0;
+      for (int block = 0; block < plan.resident_blocks; ++block) {
+        ForwardTurns turns(tiles, block, static_cast<int>(plan.resident_blocks));
+        for (TileOfHead at; turns.next(at);) {
+          const int64_t last = std::min<int64_t>(n, (at.row_tile + 1) * tile.rows()) - 1;
+          const int64_t keys = std::clamp<int64_t>(last + problem.diagonal + 1, 0, m);
+          const int64_t more = attention_kernel::ceil_div(keys, tile.keys) + 2;
+          steps[block] += more;
+          all += more;
+        }
+      }
+      const double most = static_cast<double>(*std::max_element(steps.begin(), steps.end()));
+      EXPECT_LT(most * static_cast<double>(steps.size()) / static_cast<double>(all), 1.1)
+          << to_string(plan, problem) << ", diagonal " << problem.diagonal;
+    }
+  }
 }
 
 TEST(ForwardPlan, SplitsTheKeysOnlyWhereBlocksAreMissing) {

@@ -4,7 +4,7 @@
 // and values. A causal mask makes them long and short. Then a block takes two tiles in two turns,
 // one as long as the other is short, of two heads: all pairs are alike, and come as tiles did. Last
 // come the tiles that make no whole turn of pairs, longest first, in turns of alternate direction.
-// Parts of split keys come like these.
+// Parts of split keys come head after head without a mask, else like these last ones.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,6 @@ struct ForwardArguments {
   int row_tiles;
   int splits;  // parts of the keys, each taken by a block of its own
   int keys_per_split;
-  int64_t blocks;         // of the plan
   int section_heads;      // heads whose keys and values stay in L2 together: find_work()
   int pair_turns;         // ForwardTurns
   float* partial_out;     // (splits, B H, N, D), not normalised; null where splits is 1

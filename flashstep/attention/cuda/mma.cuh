@@ -46,16 +46,16 @@ __device__ inline uint32_t b_lane_address(uint32_t tile, int lane) {
 // One row of kBlocks C fragments to memory, below `columns` (a multiple of 8): value(block, i) is
 // this lane's number i of a block. Lanes exchange 16-bit numbers first, so that each writes up to
 // 16 bytes at once: stores of 4 take the L2 cache longer than a short pass takes to compute. `row`
-// is null where nothing is written.
+// is null where nothing is written. All lanes of the warp take part.
 template <Element kElement, int kBlocks, typename Value>
 __device__ inline void put_row(char* row, int columns, const Value& value) {
-  const int lane = threadIdx.x % 4;
+  const int lane_of_row = threadIdx.x % 4;
   if constexpr (kElement == Element::kFloat32) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       if (row != nullptr && 8 * block < columns)
-        ElementTraits<kElement>::store_pair(row + (8 * block + 2 * lane) * 4, value(block, 0),
-                                            value(block, 1));
+        ElementTraits<kElement>::store_pair(row + (8 * block + 2 * lane_of_row) * 4,
+                                            value(block, 0), value(block, 1));
     }
   } else {
     constexpr int kWidth = kBlocks % 4 == 0 ? 4 : 2;  // lanes that exchange, and words of a store
@@ -64,12 +64,13 @@ __device__ inline void put_row(char* row, int columns, const Value& value) {
     for (int block = 0; block < kBlocks; block += kWidth) {
       uint32_t words[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i)
+      for (int i = 0; i < kWidth; ++i) {
         words[i] = ElementTraits<kElement>::pack(value(block + i, 0), value(block + i, 1));
-        // Of the words of kWidth lanes the transpose: lane i gets all of block i.
+      }
+      // The words of kWidth lanes are transposed: lane i gets all of block i.
 #pragma unroll
       for (int bit = 1; bit < kWidth; bit *= 2) {
-        const bool is_upper = lane & bit;
+        const bool is_upper = lane_of_row & bit;
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
           if (i & bit) continue;
@@ -78,9 +79,9 @@ __device__ inline void put_row(char* row, int columns, const Value& value) {
           (is_upper ? words[i] : words[i + bit]) = other;
         }
       }
-      const int at = block + lane % kWidth;
+      const int at = block + lane_of_row % kWidth;
       if (row != nullptr && 8 * at < columns) {
-        char* const to = row + 16 * at + lane / kWidth * 4 * kWidth;
+        char* const to = row + 16 * at + lane_of_row / kWidth * 4 * kWidth;
         if constexpr (kWidth == 4)
           *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
         else
