@@ -9,6 +9,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/train/evaluate.h"
+#include "flashstep/train/prepare_data.h"
 #include "flashstep/train/trained_model.h"
 
 namespace flashstep::apps {
@@ -16,6 +17,7 @@ namespace {
 
 void eval_command(const std::string& run, const std::string& path, const std::string& device) {
   TrainedModel trained = load_run(run, device);
+  require_tokens_of(trained.tokenizer, path);
   const TokenFile tokens(path, trained.tokenizer.vocab_size());
   ProgressBar bar("evaluating", ProgressBar::Unit::kCount);
   EvaluateOptions options;

@@ -2,10 +2,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 
 #include "apps/commands.h"
 #include "flashstep/base/places.h"
@@ -29,14 +30,26 @@ void export_command(const std::string& from, const std::string& out, const std::
   for (const fs::path& path : files.paths) require_other_file(path, out);
   StoredTensors weights = std::move(files.tensors);
   int64_t parameters = 0;
+  std::set<std::string> overflown;  // tensors with numbers that the dtype does not reach
   for (StoredTensor& tensor : weights) {
     parameters += tensor.form.numel();
-    if (!dtype.empty() && tensor.form.is_floating_point())
-      tensor = tensor.to(dtype == "fp32"   ? at::kFloat
-                         : dtype == "bf16" ? at::kBFloat16
-                                           : at::kHalf);
+    if (dtype.empty() || !tensor.form.is_floating_point()) continue;
+    const at::ScalarType type = dtype == "fp32"   ? at::kFloat
+                                : dtype == "bf16" ? at::kBFloat16
+                                                  : at::kHalf;
+    const auto read = tensor.read;
+    tensor = tensor.to(type);
+    tensor.read = [&overflown, read, type, name = tensor.name](int64_t begin, int64_t end) {
+      const at::Tensor before = read(begin, end), after = before.to(type);
+      if ((before.isfinite() & ~after.isfinite()).any().item<bool>()) overflown.insert(name);
+      return after;
+    };
   }
   const WrittenFile file = write_stored(out, weights, {{"format", "pt"}});
+  if (!overflown.empty()) {
+    std::fprintf(stderr, "NOTE: numbers beyond the largest of %s became infinite in %s\n",
+                 dtype.c_str(), join({overflown.begin(), overflown.end()}).c_str());
+  }
   std::printf("%s: %s tensors, %s parameters, %s bytes\n", out.c_str(),
               with_commas(static_cast<int64_t>(weights.size())).c_str(),
               with_commas(parameters).c_str(),

@@ -181,6 +181,14 @@ fs::path manifest_path(const fs::path& output) {
   return path += ".manifest.json";
 }
 
+std::string setting_of_output(const fs::path& output, const std::string& setting) {
+  const std::optional<Manifest> manifest = read_manifest(manifest_path(output));
+  if (!manifest || manifest->outputs.size() != 1) return "";
+  const auto found = manifest->settings.find(setting);
+  if (found == manifest->settings.end() || compare_file(manifest->outputs[0], output)) return "";
+  return found->second;
+}
+
 void require_own_outputs(const fs::path& path, const Stage& stage) {
   const std::optional<Manifest> manifest = read_manifest(path);
   for (const fs::path& output : stage.outputs) {

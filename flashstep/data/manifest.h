@@ -60,6 +60,10 @@ struct Verdict {
 // is right and its time of change is not. A missing or malformed manifest does not hold.
 Verdict holds(const std::filesystem::path& path, const Stage& stage);
 
+// A setting of the stage that made `output`, as the manifest beside it has it; empty where there is
+// none, or where `output` is no longer what it speaks of.
+std::string setting_of_output(const std::filesystem::path& output, const std::string& setting);
+
 // JSON text to a manifest; UserError, beginning with [name], for anything else.
 Manifest parse_manifest(std::string_view json, const std::string& name);
 

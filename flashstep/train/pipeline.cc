@@ -252,6 +252,7 @@ Job make_job(Training& training) {
         train.fp32_products == "split" ? "fp32-split" : train.precision);
   }
   job.data_fingerprint = tokens.fingerprint();
+  job.held_out_fingerprint = training.data.validation_tokens.fingerprint();
   job.tokenizer_fingerprint = training.data.tokenizer.fingerprint();
   job.config_json = write_json(config);
   job.keeps_options = false;  // the config has them, and may change them

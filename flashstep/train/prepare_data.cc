@@ -55,6 +55,7 @@ class Preparation {
       train = encode(tokenizer, corpus.train, directory_ / "train.npy");
       validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
+    for (const fs::path& tokens : {train, validation}) require_tokens_of(tokenizer, tokens);
     check_interrupted(kStopped);
     return {corpus.train, corpus.validation, std::move(tokenizer), TokenFile(train),
             TokenFile(validation)};
@@ -267,6 +268,14 @@ void save_tokenizer(const Tokenizer& tokenizer, const fs::path& directory) {
   }
   fs::rename(unfinished, directory);
   sync_directory(directory.parent_path());
+}
+
+void require_tokens_of(const Tokenizer& tokenizer, const fs::path& tokens) {
+  const std::string made_with = setting_of_output(tokens, "tokenizer");
+  require(made_with.empty() || made_with == tokenizer.fingerprint(), "[data] expected ",
+          tokens.string(), " to hold tokens of this tokenizer (", tokenizer.fingerprint(),
+          "), got those of another one (", made_with, ", says ", manifest_path(tokens).string(),
+          "): encode its text with this one, or take the other tokenizer");
 }
 
 PreparedData prepare_data(const Config& config, const PrepareOptions& options) {

@@ -31,6 +31,9 @@ struct PrepareOptions {
 // Saves into `directory`, which appears whole or not at all and replaces one that was there.
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 
+// UserError if another tokenizer made this token file, as the manifest beside it says.
+void require_tokens_of(const Tokenizer& tokenizer, const std::filesystem::path& tokens);
+
 // config.text, config.tokenizer and config.tokens say what to do; what is made lies in
 // config.text.directory: the text itself, tokenizer/, train.npy, validation.npy. Of several runs
 // that share the directory one works at a time, the others wait and say so. Interrupted when a

@@ -1,6 +1,7 @@
 #include "flashstep/train/run_state.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <optional>
 #include <set>
@@ -70,7 +71,7 @@ OrderedJson random_state(const Job& job, torch::Device device) {
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
-  std::string data_fingerprint;                   // empty: the run had none
+  std::string data_fingerprint, held_out_fingerprint;  // empty: the run had none
   std::string optimizer_class;                    // empty: an earlier version has not written it
   std::optional<std::vector<SavedGroup>> groups;  // AdamW's, where they are kept
   RunCounters counters;
@@ -94,6 +95,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     State state;
     state.config = json.at("config").dump();
     state.data_fingerprint = json.at("data").value("fingerprint", "");
+    state.held_out_fingerprint = json.at("data").value("held_out_fingerprint", "");
     state.optimizer_class = json.value("optimizer_class", "");
     if (json.contains("optimizer")) state.groups = parse_groups(json.at("optimizer").at("groups"));
     state.counters.skipped = json.at("skipped");
@@ -145,6 +147,13 @@ void check_state(const State& state, int64_t step, const Job& job) {
               state.data_fingerprint == job.data_fingerprint,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
+  if (!state.held_out_fingerprint.empty() && !job.held_out_fingerprint.empty() &&
+      state.held_out_fingerprint != job.held_out_fingerprint && job.parallel->is_main_rank()) {
+    std::fprintf(stderr,
+                 "NOTE: the held-out data are not those of the steps before: losses on them before "
+                 "and after step %lld cannot be compared\n",
+                 static_cast<long long>(step));
+  }
   const std::string own_class = OptimizerTensors(job, {}).class_name();
   require(state.optimizer_class.empty() || state.optimizer_class == own_class,
           "[resume] expected the checkpoint of step ", step, " to be ", own_class,
@@ -201,6 +210,8 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   state["config"] = OrderedJson::parse(job.config_json);
   // Which rows a step reads is a pure function of the step: the position in the data is one number.
   state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
+  if (!job.held_out_fingerprint.empty())
+    state["data"]["held_out_fingerprint"] = job.held_out_fingerprint;
   if (!job.tokenizer_fingerprint.empty()) state["tokenizer"] = job.tokenizer_fingerprint;
   state["optimizer_class"] = optimizer.class_name();
   if (optimizer.is_adamw() && job.keeps_options) {  // as Python has it; others' archives hold them

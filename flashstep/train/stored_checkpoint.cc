@@ -67,21 +67,28 @@ constexpr const char* kMayBeWhole =
 template <typename Open>
 auto newest_with(const fs::path& checkpoints, const WarnFunction& warn, Open open)
     -> std::optional<decltype(open(checkpoints))> {
-  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::vector<int64_t> steps = list_checkpoints(checkpoints);
   std::string reason;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const auto note = [&](const char* what) {
-      if (reason.empty()) reason = what;
-      if (warn) warn(str(what, "; looking for an earlier checkpoint than step ", *step));
-    };
+  constexpr int kMostReplaced = 20;  // lists that a run made stale while they were read
+  int replaced = 0;
+  for (size_t left = steps.size(); left > 0;) {
+    const int64_t step = steps[--left];
     try {
-      return open(checkpoint_directory(checkpoints, *step));
+      return open(checkpoint_directory(checkpoints, step));
     } catch (const ForbiddenFile& error) {
       throw UserError(str("[checkpoint] ", error.what(), kMayBeWhole));
     } catch (const MachineError& error) {
       throw MachineError(str("[checkpoint] ", error.what(), kMayBeWhole));
     } catch (const UserError& error) {
-      note(error.what());
+      // A run that trains removes checkpoints when it has newer ones.
+      if (std::vector<int64_t> now = list_checkpoints(checkpoints);
+          now != steps && ++replaced <= kMostReplaced) {
+        steps = std::move(now);
+        left = steps.size();
+        continue;
+      }
+      if (reason.empty()) reason = error.what();
+      if (warn) warn(str(error.what(), "; looking for an earlier checkpoint than step ", step));
     }
   }
   require(steps.empty(), "[checkpoint] expected a whole checkpoint in ", checkpoints.string(),
