@@ -61,6 +61,34 @@ class ResumeTest(TrainCommandTest):
         resumed = flashstep(*train, "--resume")
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
 
+    def test_other_held_out_data_are_noted(self):
+        os.makedirs("given")
+        for name in ("train", "validation"):
+            shutil.copy(f"data/{name}.npy", f"given/{name}.npy")
+        train = ("train", "config.json", "--run", "of_given", "--set", "tokens.train=given/train.npy",
+                 "--set", "tokens.validation=given/validation.npy", "--set")
+        self.assertEqual(flashstep(*train, "train.steps=4").returncode, 0)
+        said = "the held-out data are not those of the steps before"
+        self.assertNotIn(said, flashstep(*train, "train.steps=6", "--resume").stderr)
+        shutil.copy("given/train.npy", "given/validation.npy")
+        resumed = flashstep(*train, "train.steps=8", "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertIn(said, resumed.stderr)
+
+    def test_tokens_of_another_tokenizer_are_refused(self):
+        os.makedirs("strange")
+        for name in ("train", "validation"):
+            shutil.copy(f"data/{name}.npy", f"strange/{name}.npy")
+            manifest = json.loads(Path(f"data/{name}.npy.manifest.json").read_text())
+            manifest["settings"]["tokenizer"] = "0" * 32
+            Path(f"strange/{name}.npy.manifest.json").write_text(json.dumps(manifest))
+        refusal = ["[data]", "tokens of this tokenizer", "another one (" + "0" * 32]
+        self.refused(refusal, "eval", "whole", "strange/validation.npy")
+        self.refused(refusal, "train", "config.json", "--run", "strange_run", "--set", "tokens.train=strange/train.npy",
+                     "--set", "tokens.validation=strange/validation.npy")
+        os.remove("strange/validation.npy.manifest.json")  # nothing is known of it then
+        self.assertEqual(flashstep("eval", "whole", "strange/validation.npy").returncode, 0)
+
     def test_the_origin_of_the_weights_stays_the_runs(self):
         begun = flashstep("train", "config.json", "--run", "second", "--set", "train.init_from=whole")
         self.assertEqual(begun.returncode, 0, begun.stderr)

@@ -1,5 +1,6 @@
 #include "flashstep/train/optimizer_options.h"
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -15,7 +16,15 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using torch::optim::AdamWOptions;
 
-// The names of each group's parameters; of one that stands in several groups, in the first.
+}  // namespace
+
+const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
+  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
+  require(options != nullptr,
+          "[AdamW] expected AdamWOptions for each parameter group, got options of another class");
+  return *options;
+}
+
 std::vector<std::vector<std::string>> names_of_groups(const torch::optim::Optimizer& optimizer,
                                                       const torch::nn::Module& module) {
   std::unordered_map<void*, std::string> names;
@@ -32,15 +41,6 @@ std::vector<std::vector<std::string>> names_of_groups(const torch::optim::Optimi
     }
   }
   return groups;
-}
-
-}  // namespace
-
-const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
-  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
-  require(options != nullptr,
-          "[AdamW] expected AdamWOptions for each parameter group, got options of another class");
-  return *options;
 }
 
 OrderedJson write_groups(const torch::optim::Optimizer& optimizer,
@@ -92,6 +92,18 @@ void check_groups(const std::vector<SavedGroup>& saved, const torch::optim::Opti
       require_tensor(name, found == group_of.end() || found->second == g, "[resume] expected ",
                      name, " in group ", found == group_of.end() ? g : found->second,
                      " of the optimizer, where it was saved, got it in group ", g);
+    }
+  }
+}
+
+void check_order(const std::vector<std::vector<std::string>>& saved,
+                 const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
+  const auto own = names_of_groups(optimizer, module);
+  for (size_t g = 0; g < std::min(saved.size(), own.size()); ++g) {
+    for (size_t i = 0; i < std::min(saved[g].size(), own[g].size()); ++i) {
+      require_tensor(saved[g][i], saved[g][i] == own[g][i], "[resume] expected ", saved[g][i],
+                     " as parameter ", i, " of the optimizer's group ", g,
+                     ", where its state was saved, got ", own[g][i]);
     }
   }
 }

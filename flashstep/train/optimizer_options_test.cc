@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/lbfgs.h>
 
 #include "flashstep/checkpoint.h"
@@ -65,6 +67,9 @@ void expect_come_back(const Environment& environment, const fs::path& path) {
       [](auto& model) {
         return std::make_unique<ShardedAdamW>(model, AdamWOptions(0.1),
                                               ShardOptions{.mode = ShardMode::kFlat});
+      },
+      [](auto& model) {
+        return std::make_unique<ShardedOptimizer<AdamW>>(model, AdamWOptions(0.1));
       }};
   for (size_t i = 0; i < makes.size(); ++i) {
     SCOPED_TRACE(i);
@@ -122,6 +127,25 @@ TEST_F(OptimizerOptions, ComeBackToEachGroup) {
   expect_sentence([&] { load_if_exists(path_, net, other); }, {"bias", "group 0", "group 1"});
   EXPECT_EQ(net->weight.min().item<float>(), 7);
   EXPECT_EQ(options_of(one).lr(), 0.5);
+}
+
+// LibTorch's optimizers know a parameter's state by its place.
+TEST_F(OptimizerOptions, StateOfAnotherPlaceIsRefused) {
+  torch::nn::Linear first(4, 4), second(4, 4);
+  torch::nn::Sequential net(first, second);
+  const auto of = [](std::vector<Tensor> parameters) {
+    return torch::optim::Adam(std::move(parameters), torch::optim::AdamOptions(0.1));
+  };
+  auto saved = of({first->weight, second->weight});
+  net->forward(torch::ones({2, 4})).sum().backward();
+  saved.step();
+  save(path_, net, saved, 1);
+  auto turned = of({second->weight, first->weight});
+  expect_sentence([&] { load_if_exists(path_, net, turned); },
+                  {"0.weight", "parameter 0", "group 0", "got 1.weight"});
+  EXPECT_TRUE(turned.state().empty());
+  auto same = of({first->weight, second->weight});
+  EXPECT_EQ(load_if_exists(path_, net, same), 1);
 }
 
 // As torch's optimizers do in the library's loop; a run whose config has them says otherwise.

@@ -52,7 +52,7 @@ OptimizerTensors::OptimizerTensors(const Job& job, NamedTensors parameters)
       sharded_(dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)),
       units_(job.parallel->units()),
       parameters_(std::move(parameters)) {
-  if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) adamw_ = &sharded->inner();
+  if (sharded_ != nullptr) adamw_ = dynamic_cast<AdamW*>(&sharded_->inner());
   require(units_ == nullptr || (adamw_ != nullptr && sharded_ == nullptr),
           "[checkpoint] expected flashstep's AdamW, not sharded by itself, for parameters that "
           "are fully sharded, got another optimizer");
@@ -127,7 +127,8 @@ NamedTensors OptimizerTensors::read() const {
 }
 
 void OptimizerTensors::load(StoredTensors written) const {
-  if (adamw_ == nullptr) return load_archive(written);
+  const bool is_archive = written.size() == 1 && written.front().name == kArchive;
+  if (adamw_ == nullptr || (is_archive && sharded_ != nullptr)) return load_archive(written);
   adamw_->state().clear();
   cut_each(std::move(written), parameters_, own_pieces(/*first_only=*/false),
            [&](const NamedPiece& piece, NamedTensors state) {

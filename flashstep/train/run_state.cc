@@ -74,6 +74,7 @@ struct State {
   std::string data_fingerprint, held_out_fingerprint;  // empty: the run had none
   std::string optimizer_class;                    // empty: an earlier version has not written it
   std::optional<std::vector<SavedGroup>> groups;  // AdamW's, where they are kept
+  std::vector<std::vector<std::string>> order;    // of other optimizers' parameters, by group
   RunCounters counters;
   bool is_of_as_many_ranks = false;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
@@ -98,6 +99,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     state.held_out_fingerprint = json.at("data").value("held_out_fingerprint", "");
     state.optimizer_class = json.value("optimizer_class", "");
     if (json.contains("optimizer")) state.groups = parse_groups(json.at("optimizer").at("groups"));
+    if (json.contains("parameters_of_groups")) json.at("parameters_of_groups").get_to(state.order);
     state.counters.skipped = json.at("skipped");
     state.counters.skipped_in_a_row = json.at("skipped_in_a_row");
     state.counters.first_held_out_loss = number("first_held_out_loss");
@@ -159,6 +161,7 @@ void check_state(const State& state, int64_t step, const Job& job) {
           "[resume] expected the checkpoint of step ", step, " to be ", own_class,
           "'s, got another optimizer's, ", state.optimizer_class);
   if (state.groups && job.keeps_options) check_groups(*state.groups, job.optimizer, job.module);
+  check_order(state.order, job.optimizer, job.module);
 }
 
 }  // namespace
@@ -219,6 +222,8 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
                           {"groups", write_groups(job.optimizer, job.module)},
                           {"numbers", OrderedJson::object()}};
   }
+  if (!optimizer.is_adamw())
+    state["parameters_of_groups"] = names_of_groups(job.optimizer, job.module);
   state["schedule"] = {{"next_update", step + 1}};
   state["skipped"] = counters.skipped;
   state["skipped_in_a_row"] = counters.skipped_in_a_row;
