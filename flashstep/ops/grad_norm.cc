@@ -13,14 +13,20 @@ at::Tensor grad_norm_reference(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   if (tensors.empty()) return at::zeros({}, at::kFloat);
   const at::Device device = tensors.front().device();
-  std::vector<at::Tensor> norms;  // float32, one per tensor
+  const auto is_double = [](const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kDouble;
+  };
+  // Squares of what float64 holds overflow in float32.
+  const auto of_all =
+      std::any_of(tensors.begin(), tensors.end(), is_double) ? at::kDouble : at::kFloat;
+  std::vector<at::Tensor> norms;  // one per tensor
   for (const auto& [kind, of_kind] : internal::by_kind(tensors)) {
     // Half-precision tensors are summed in float32: their squares overflow in float16.
-    const auto dtype = of_kind.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto dtype = is_double(of_kind.front()) ? at::kDouble : at::kFloat;
     for (const at::Tensor& norm : at::_foreach_norm(of_kind, 2, dtype))
-      norms.push_back(norm.to(device, at::kFloat));
+      norms.push_back(norm.to(device, of_all));
   }
-  return at::stack(norms).norm();
+  return at::stack(norms).norm().to(at::kFloat);
 }
 
 at::Tensor grad_norm(const std::vector<at::Tensor>& tensors) {

@@ -28,6 +28,16 @@ TEST(GradNorm, IsTheRootOfAllSquares) {
   EXPECT_TRUE(testing::same_bits(norm, grad_norm_reference(tensors)));
 }
 
+TEST(GradNorm, OfFloat64BeyondFloat32sSquares) {
+  for (const double size : {1e20, 1e-25}) {
+    const std::vector<at::Tensor> tensors = {at::full({3}, size, at::kDouble),
+                                             at::full({1}, size, at::kDouble), at::zeros({2})};
+    const at::Tensor norm = grad_norm(tensors);
+    EXPECT_EQ(norm.scalar_type(), at::kFloat);
+    EXPECT_NEAR(norm.item<double>() / size, 2, 1e-6);
+  }
+}
+
 TEST(GradNorm, OfNothingAndOfNumbersThatAreNone) {
   EXPECT_EQ(grad_norm({}).item<double>(), 0);
   EXPECT_EQ(grad_norm({at::zeros({0})}).item<double>(), 0);

@@ -114,7 +114,7 @@ Tensor norm_of_gradients(const std::vector<Tensor>& parameters) {
             "an optimizer in backward no norm is known in time");
     const Tensor own = grad_norm_on(tensors.front().device(), gradients_of(tensors));
     const Tensor over_ranks = norm_over_ranks(own, units->shard_group()).to(device);
-    norm = (over_ranks.square() + norm.square()).sqrt();
+    norm = at::hypot(over_ranks, norm);
   }
   return norm;
 }

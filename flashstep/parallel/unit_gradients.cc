@@ -14,7 +14,7 @@ using at::Tensor;
 Tensor UnitGradients::norm() const {
   const at::NoGradGuard no_grad;
   const Tensor divided = norm_over_ranks(own_norm(true), group_);
-  return (divided.square() + own_norm(false).square()).sqrt();
+  return at::hypot(divided, own_norm(false));
 }
 
 Tensor UnitGradients::clip(double max_norm) {
