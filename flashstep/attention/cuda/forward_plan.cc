@@ -27,9 +27,9 @@ int section_heads(const Problem& problem) {
 }
 
 // The tiles of a pass by warpgroups. Pairs are alike where each tile sees one more step of keys
-// than the one before: where the first sees a key, and only the last one more than there are. Whole
-// turns of pairs may leave a few blocks without a pair in the last one. Else two turns' worth of
-// pairs is left, or with an odd head, whose tiles make none: tiles that go longest first even out.
+// than the one before: where the first sees a key, and only the last one more than there are. The
+// last turn of pairs may leave a few blocks without one. Else, and where a head has no other, one
+// to two turns' worth of pairs is left to the tiles that go longest first, which even out.
 ForwardTiles tiles_in_turns(const Problem& problem, const ForwardTile& tile, int splits,
                             int64_t blocks) {
   constexpr int64_t kPercent = 85;  // of the blocks that have a pair in the last turn, at least
