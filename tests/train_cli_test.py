@@ -247,6 +247,17 @@ class TrainTest(TrainCommandTest):
         self.assertRegex(evaluated.stdout, r"loss +not finite\nperplexity +not finite\n")
         self.refused(["[generate] expected numbers as the model's logits"], "generate", "diverged", "--prompt", "Once")
 
+    def test_a_config_that_was_changed_is_named(self):
+        shutil.copytree("whole", "edited")
+        config = json.loads(Path("edited/config.json").read_text())
+        before, config["model"]["norm_epsilon"] = config["model"]["norm_epsilon"], 0.5
+        Path("edited/config.json").write_text(json.dumps(config))
+        refusal = ["expected model.norm_epsilon = ", "edited/config.json, as its checkpoint has it, got 0.5"]
+        self.refused(refusal, "eval", "edited", "data/validation.npy")
+        self.refused(refusal, "generate", "edited", "--prompt", "Once")
+        self.refused(["expected model.norm_epsilon = 0.5, as edited/config.json has it, got"],
+                     "train", "config.json", "--run", "edited", "--resume", "--set", f"model.norm_epsilon={before}")
+
     def test_a_start_that_is_refused_leaves_no_run(self):
         ids = ("--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
                "--set", "tokens.check_ids=false", "--set", "model.vocab_size=100")

@@ -357,7 +357,8 @@ std::vector<std::pair<std::string, std::string>> flat_fields(const Config& confi
   return fields;
 }
 
-std::vector<std::string> check_resumable(const Config& saved, const Config& now) {
+std::vector<std::string> check_resumable(const Config& saved, const Config& now,
+                                         const std::string& where) {
   const auto before = flat_fields(saved), after = flat_fields(now);
   std::vector<std::string> changes;
   const bool same_rows = rows_per_step(saved) == rows_per_step(now);
@@ -372,7 +373,7 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now)
     // The rows of a step may be divided among ranks and micro-batches in another way.
     const bool divides_rows = path == "train.batch_size" || path == "train.accumulation_steps";
     require(!must_agree(path) || (divides_rows && same_rows) || may_be_respelled(path, saved, now),
-            "[resume] expected ", path, " = ", before[i].second, ", as the checkpoint has it, got ",
+            "[resume] expected ", path, " = ", before[i].second, ", as ", where, " has it, got ",
             value);
     changes.push_back(
         flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ", value));

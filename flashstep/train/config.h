@@ -137,8 +137,9 @@ bool has_short_stream(const TrainConfig& train, bool is_gpu);
 
 // On resuming: UserError, naming the first difference, if `saved` describes another model,
 // tokenizer or data than `now`; the other differences as sentences for people. Paths of text and
-// tokenizer may differ.
-std::vector<std::string> check_resumable(const Config& saved, const Config& now);
+// tokenizer may differ. `where` `saved` stands: "the checkpoint".
+std::vector<std::string> check_resumable(const Config& saved, const Config& now,
+                                         const std::string& where = "the checkpoint");
 // Whether they do: then their contents decide.
 bool has_other_paths(const Config& saved, const Config& now);
 

@@ -245,6 +245,11 @@ std::string tokenizer_of(const std::string& state_json) {
   return found != state.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+std::string config_of(const std::string& state_json) {
+  const OrderedJson state = OrderedJson::parse(state_json, nullptr, /*throw=*/false);
+  return state.is_object() && state.contains("config") ? state.at("config").dump() : "";
+}
+
 std::string tokens_read_by(const std::filesystem::path& checkpoints) {
   std::vector<int64_t> steps = list_checkpoints(checkpoints);
   std::ranges::sort(steps, std::greater());

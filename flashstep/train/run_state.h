@@ -44,6 +44,8 @@ inline Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step,
 // The fingerprint of the tokenizer whose ids the weights know; empty where the job gave none, and
 // in checkpoints of earlier versions.
 std::string tokenizer_of(const std::string& state_json);
+// The config that the run had, as JSON; likewise "".
+std::string config_of(const std::string& state_json);
 
 // The fingerprint of the tokens that a run has read, by the newest checkpoint that says one; empty:
 // none does.

@@ -85,7 +85,7 @@ bool check_saved_config(Config& config, const RunDirectory& run, int world_size)
   if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
   now.model = resolved(now.model);
   now.parallel.world_size = world_size;
-  check_resumable(saved, now);
+  check_resumable(saved, now, run.config().string());
   return has_other_paths(saved, now);
 }
 

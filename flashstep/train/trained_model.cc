@@ -45,6 +45,21 @@ class TextUntil {
   std::string text_;
 };
 
+// UserError if the run's config.json has been changed to another model's.
+void require_model_of(const std::string& saved_json, const Config& config,
+                      const std::filesystem::path& run) {
+  if (saved_json.empty()) return;
+  Config saved;
+  read_json(saved, saved_json, "the checkpoint's config");
+  const auto before = flat_fields(saved), now = flat_fields(config);
+  for (size_t i = 0; i < now.size(); ++i) {
+    const auto& [path, value] = now[i];
+    require(!path.starts_with("model.") || before[i].second == value, "[run] expected ", path,
+            " = ", before[i].second, " in ", (run / "config.json").string(),
+            ", as its checkpoint has it, got ", value);
+  }
+}
+
 }  // namespace
 
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
@@ -57,6 +72,7 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
   const auto checkpoint = open_newest(run / "checkpoints", warn);
   require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
           ", but there is none yet");
+  require_model_of(config_of(checkpoint->state_json), config, run);
   TrainedModel trained{config, Tokenizer::load(run / "tokenizer"),
                        Transformer(config.model, 0, device), device, checkpoint->step};
   const std::string trained_with = tokenizer_of(checkpoint->state_json);
