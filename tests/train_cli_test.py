@@ -293,6 +293,15 @@ class TrainTest(TrainCommandTest):
         half = flashstep("export", step, "--out", "half.safetensors", "--dtype", "bf16")
         self.assertEqual(half.returncode, 0, half.stderr)
         self.assertEqual({dtype for dtype, _ in tensors("half.safetensors").values()}, {"BF16"})
+        shutil.copytree(step, "step_00000012")  # its file alone is held against its hash, too
+        damaged = bytearray(Path("step_00000012/model.safetensors").read_bytes())
+        damaged[-1] ^= 1
+        Path("step_00000012/model.safetensors").write_bytes(damaged)
+        self.refused(["expected contents with the hash"], "export", "step_00000012/model.safetensors", "--out",
+                     "never.safetensors")
+        os.remove("step_00000012/state.json")
+        loose = flashstep("export", "step_00000012/model.safetensors", "--out", "loose.safetensors")
+        self.assertEqual(loose.returncode, 0, loose.stderr)
         self.refused(["expected a .safetensors file, a checkpoint or a run with one", "nowhere"],
                      "export", "nowhere", "--out", "never.safetensors")
         self.assertFalse(Path("never.safetensors").exists())

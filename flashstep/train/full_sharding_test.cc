@@ -18,6 +18,7 @@
 #include "flashstep/train/module_tensors.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -167,6 +168,8 @@ TEST(FullSharding, CheckpointsAreThoseOfNone) {
         const int ranks = group.world_size();
         for (int rank = 0; rank < ranks; ++rank) {
           const fs::path file = files / str("model.0000", rank, "-of-0000", ranks, ".safetensors");
+          testing::expect_sentence([&] { open_weights(file, {}); },
+                                   {str("one of the ", ranks, " files"), "name the checkpoint"});
           EXPECT_GE(fs::file_size(file) * static_cast<size_t>(ranks) * 3,
                     fs::file_size(none.directory / "checkpoints/step_00000005/model.safetensors"));
         }

@@ -107,6 +107,24 @@ Checkpoint read_all(const StoredCheckpoint& stored) {
   return {stored.step, read_all(stored.model), read_all(stored.optimizer), stored.state_json};
 }
 
+// How many files the model has in the checkpoint in `directory`; 0 where `name` is none of them.
+int64_t parts_of_model(const fs::path& directory, const fs::path& name) {
+  CheckpointState state;
+  try {
+    state = read_state(directory);
+  } catch (const UserError&) {  // none, or somebody else's file of this name
+    return 0;
+  }
+  int64_t parts = 0;
+  bool is_among = false;
+  for (const CheckpointFile& file : state.files) {
+    if (file.part != "model") continue;
+    ++parts;
+    is_among |= file.name == name;
+  }
+  return is_among ? parts : 0;
+}
+
 // By which another rank finds out that a file of this name is the same one; "" if there is none. A
 // copy on another machine's disk has another number or time.
 std::string identity(const fs::path& path) {
@@ -148,7 +166,14 @@ Condition condition_of(const fs::path& directory, Compared compared) {
 }
 
 TensorFiles open_weights(const fs::path& path, const WarnFunction& warn) {
-  if (fs::is_regular_file(path)) return open_tensors({path});
+  if (fs::is_regular_file(path)) {
+    const fs::path directory = fs::absolute(path).parent_path();
+    const int64_t parts = parts_of_model(directory, path.filename());
+    require(parts <= 1, "[checkpoint] expected the weights of a model, got ", path.string(),
+            ", one of the ", parts, " files that have them: name the checkpoint, ",
+            directory.string());
+    return parts == 1 ? open_model(directory) : open_tensors({path});
+  }
   if (fs::exists(path / kStateName)) return open_model(path);
   const fs::path checkpoints = fs::is_directory(path / "checkpoints") ? path / "checkpoints" : path;
   std::optional<TensorFiles> files = newest_with(checkpoints, warn, open_model);
