@@ -189,6 +189,8 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
   if (what.ends_with(" missing")) {
     return str("expected ", expected_by(*option), " after ", name, ", got nothing");
   }
+  const std::string times = between(what, name + ": At Most 1 required but received ", "");
+  if (!times.empty()) return str("expected ", name, " once, got it ", times, " times");
   for (const auto& [word, sentence] : {std::pair{" excludes ", "expected one of "},
                                        std::pair{" requires ", "expected both or none of "}}) {
     const std::string other = between(what, name + word, "");

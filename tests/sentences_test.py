@@ -164,6 +164,8 @@ class SentencesTest(unittest.TestCase):
     def test_an_empty_name_is_none(self):
         self.says(2, ["expected a value after --run, got nothing"], "train", "config.json", "--run", "")
         self.says(2, ["expected a value after run, got nothing"], "eval", "")
+        self.says(2, ["expected --temperature once, got it 2 times"], "generate", "run", "--prompt", "Once",
+                  "--temperature", "0.5", "--temperature", "0.6")
 
     @unittest.skipUnless(can_mount(), "nothing can be mounted here")
     def test_what_cannot_be_written(self):
