@@ -37,13 +37,13 @@ void export_command(const std::string& from, const std::string& out, const std::
     const at::ScalarType type = dtype == "fp32"   ? at::kFloat
                                 : dtype == "bf16" ? at::kBFloat16
                                                   : at::kHalf;
-    const auto read = tensor.read;
-    tensor = tensor.to(type);
-    tensor.read = [&overflown, read, type, name = tensor.name](int64_t begin, int64_t end) {
-      const at::Tensor before = read(begin, end), after = before.to(type);
-      if ((before.isfinite() & ~after.isfinite()).any().item<bool>()) overflown.insert(name);
-      return after;
+    tensor.read = [&overflown, type, read = tensor.read, name = tensor.name](int64_t begin,
+                                                                             int64_t end) {
+      const at::Tensor x = read(begin, end);
+      if ((x.isfinite() & ~x.to(type).isfinite()).any().item<bool>()) overflown.insert(name);
+      return x;
     };
+    tensor = tensor.to(type);
   }
   const WrittenFile file = write_stored(out, weights, {{"format", "pt"}});
   if (!overflown.empty()) {

@@ -210,7 +210,7 @@ struct Job {
   // Tells the data apart from others'; kept in checkpoints. Resuming on data with another one is
   // refused. Empty: not checked.
   std::string data_fingerprint = {};
-  // The same of what held_out_loss reads; resuming on other data is noted on stderr.
+  // The same of what held_out_loss reads; resuming on other data is noted in the log.
   std::string held_out_fingerprint = {};
   // Tells what the ids mean (Tokenizer::fingerprint); kept in checkpoints, for whoever reads or
   // writes text with the weights. Empty: not known.

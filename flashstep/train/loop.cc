@@ -121,6 +121,10 @@ class Loop {
       require(checkpoint->step <= options_.steps, "[resume] the newest checkpoint is of step ",
               checkpoint->step, ", but the run has only ", options_.steps, " steps");
       step_ = saved_at_ = checkpoint->step;
+      if (has_other_held_out_data(checkpoint->state_json, job_)) {
+        warn(flashstep::str("NOTE: the held-out data are not those of the steps before: losses on ",
+                            "them before and after step ", step_, " cannot be compared"));
+      }
       counters = restore_checkpoint(std::move(*checkpoint), job_, train_step_);
       notes.push_back(flashstep::str("[resume] going on after step ", step_));
     }

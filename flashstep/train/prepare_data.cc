@@ -51,11 +51,12 @@ class Preparation {
     const Corpus corpus = needs_text ? text() : Corpus();
     Tokenizer tokenizer = this->tokenizer(corpus);
     fs::path train = config_.tokens.train, validation = config_.tokens.validation;
-    if (!tokens_given) {
+    if (tokens_given) {
+      for (const fs::path& tokens : {train, validation}) require_tokens_of(tokenizer, tokens);
+    } else {
       train = encode(tokenizer, corpus.train, directory_ / "train.npy");
       validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
-    for (const fs::path& tokens : {train, validation}) require_tokens_of(tokenizer, tokens);
     check_interrupted(kStopped);
     return {corpus.train, corpus.validation, std::move(tokenizer), TokenFile(train),
             TokenFile(validation)};

@@ -1,7 +1,6 @@
 #include "flashstep/train/run_state.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <optional>
 #include <set>
@@ -71,7 +70,7 @@ OrderedJson random_state(const Job& job, torch::Device device) {
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
-  std::string data_fingerprint, held_out_fingerprint;  // empty: the run had none
+  std::string data_fingerprint;                   // empty: the run had none
   std::string optimizer_class;                    // empty: an earlier version has not written it
   std::optional<std::vector<SavedGroup>> groups;  // AdamW's, where they are kept
   std::vector<std::vector<std::string>> order;    // of other optimizers' parameters, by group
@@ -96,7 +95,6 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     State state;
     state.config = json.at("config").dump();
     state.data_fingerprint = json.at("data").value("fingerprint", "");
-    state.held_out_fingerprint = json.at("data").value("held_out_fingerprint", "");
     state.optimizer_class = json.value("optimizer_class", "");
     if (json.contains("optimizer")) state.groups = parse_groups(json.at("optimizer").at("groups"));
     if (json.contains("parameters_of_groups")) json.at("parameters_of_groups").get_to(state.order);
@@ -149,13 +147,6 @@ void check_state(const State& state, int64_t step, const Job& job) {
               state.data_fingerprint == job.data_fingerprint,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
-  if (!state.held_out_fingerprint.empty() && !job.held_out_fingerprint.empty() &&
-      state.held_out_fingerprint != job.held_out_fingerprint && job.parallel->is_main_rank()) {
-    std::fprintf(stderr,
-                 "NOTE: the held-out data are not those of the steps before: losses on them before "
-                 "and after step %lld cannot be compared\n",
-                 static_cast<long long>(step));
-  }
   const std::string own_class = OptimizerTensors(job, {}).class_name();
   require(state.optimizer_class.empty() || state.optimizer_class == own_class,
           "[resume] expected the checkpoint of step ", step, " to be ", own_class,
@@ -248,6 +239,13 @@ std::string tokenizer_of(const std::string& state_json) {
 std::string config_of(const std::string& state_json) {
   const OrderedJson state = OrderedJson::parse(state_json, nullptr, /*throw=*/false);
   return state.is_object() && state.contains("config") ? state.at("config").dump() : "";
+}
+
+bool has_other_held_out_data(const std::string& state_json, const Job& job) {
+  const OrderedJson state = OrderedJson::parse(state_json, nullptr, /*throw=*/false);
+  const std::string& own = job.held_out_fingerprint;
+  const OrderedJson::json_pointer saved("/data/held_out_fingerprint");
+  return state.is_object() && !own.empty() && state.value(saved, own) != own;
 }
 
 std::string tokens_read_by(const std::filesystem::path& checkpoints) {

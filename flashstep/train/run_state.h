@@ -47,6 +47,9 @@ std::string tokenizer_of(const std::string& state_json);
 // The config that the run had, as JSON; likewise "".
 std::string config_of(const std::string& state_json);
 
+// Whether the checkpoint's run had other held-out data than the job; false where either is unknown.
+bool has_other_held_out_data(const std::string& state_json, const Job& job);
+
 // The fingerprint of the tokens that a run has read, by the newest checkpoint that says one; empty:
 // none does.
 std::string tokens_read_by(const std::filesystem::path& checkpoints);

@@ -134,7 +134,7 @@ int64_t section_of_tiles(int64_t heads, int64_t tiles, bool causal, int64_t sm_c
   constexpr int64_t kFew = 3;  // times the GPU
   if (!causal) return 1;
   if (heads * tiles <= kFew * sm_count) return heads;
-  return ceil_div(heads, ceil_div(heads * tiles, sm_count));
+  return section_of(heads, (sm_count + tiles / 2) / tiles);
 }
 
 // Whole tiles, and no block without one.

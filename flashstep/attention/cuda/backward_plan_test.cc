@@ -202,7 +202,8 @@ TEST(BackwardPlan, WarpgroupsTakeHeadsSideBySide) {
   };
   EXPECT_EQ(section(128, 4096, /*causal=*/false, false), 1);
   EXPECT_EQ(section(128, 4096, /*causal=*/true, false), 4);   // of 32 tiles, for 132 places
-  EXPECT_EQ(section(100, 1024, /*causal=*/true, false), 15);  // seven sections
+  EXPECT_EQ(section(64, 16384, /*causal=*/true, false), 1);   // of 128 tiles
+  EXPECT_EQ(section(100, 1024, /*causal=*/true, false), 17);  // six sections
   EXPECT_EQ(section(48, 1024, /*causal=*/true, false), 48);   // 384 blocks are few
   EXPECT_GT(section(128, 4096, /*causal=*/true, true), 16);   // ordered blocks wait for each other
 }
