@@ -32,7 +32,7 @@ inline Results run_as(const attention_cuda::Device& device, const Inputs& x,
                       const PlanBackward& plan_backward = attention_cuda::plan_backward,
                       std::optional<int64_t> given_diagonal = {}) {
   const at::Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
-  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   const int64_t diagonal = given_diagonal.value_or(options.align_last ? k.size(2) - q.size(2) : 0);
   const auto problem = internal::kernel_problem(
       q, k, {scale, options.causal, diagonal, options.deterministic.value_or(false)});
