@@ -69,7 +69,7 @@ void add_export(CLI::App& app) {
       ->option_text("RUN");
   command->add_option("--out", arguments->out, "The file to write, whole or not at all")
       ->required()
-      ->option_text("FILE.safetensors");
+      ->option_text("FILE.safetensors REQUIRED");
   command->add_option("--dtype", arguments->dtype, "fp32, bf16, fp16; default: as they are")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->callback(

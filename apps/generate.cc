@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "flashstep/base/terminal.h"
 #include "flashstep/train/trained_model.h"
 
 namespace flashstep::apps {
@@ -55,7 +56,7 @@ void add_generate(CLI::App& app) {
     const std::string text =
         write_sample(trained.model, trained.tokenizer, arguments->prompt, arguments->sampling,
                      trained.config.text.document_end, arguments->stops);
-    std::printf("%s\n", text.c_str());
+    std::printf("%s\n", shown_on(stdout, text).c_str());
   });
 }
 

@@ -26,7 +26,9 @@ struct PlanFlags {
             "Planned for this GPU: H200, H100, A100-SXM4-80GB, B200 (default: the one here)")
         ->option_text("NAME");
     command
-        .add_option("--memory", memory, "Planned for so much memory of a GPU (default: its own)")
+        .add_option(
+            "--memory", memory,
+            "Planned for so much memory of a GPU, or of this machine for a CPU (default: its own)")
         ->option_text("141GiB");
   }
   bool any() const { return ranks != 0 || !card.empty() || !memory.empty(); }

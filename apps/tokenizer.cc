@@ -15,11 +15,13 @@
 #include "flashstep/base/places.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
+#include "flashstep/train/prepare_data.h"
 #include "flashstep/train/run_directory.h"
 
 namespace flashstep::apps {
@@ -104,13 +106,12 @@ void run_encode(EncodeArguments arguments) {
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
   const auto tokenizer = Tokenizer::load(arguments.tokenizer);
   const SignalGuard guard;
-  TokenFileWriter writer(arguments.out, tokenizer.vocab_size());
   ProgressBar bar("encoding", ProgressBar::Unit::kBytes);
   arguments.options.progress = interruptible(bar.callback(), kNothingWritten);
-  const uint64_t tokens = encode_files(tokenizer, {arguments.texts.begin(), arguments.texts.end()},
-                                       arguments.options, [&](auto ids) { writer.append(ids); });
+  const uint64_t tokens =
+      encode_to_file(tokenizer, {arguments.texts.begin(), arguments.texts.end()}, arguments.out,
+                     arguments.options);
   bar.finish();
-  writer.commit();
   std::printf("%s tokens in %s\n", with_commas(static_cast<int64_t>(tokens)).c_str(),
               arguments.out.c_str());
 }
@@ -154,6 +155,7 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
   }
   const auto tokenizer = Tokenizer::load(tokenizer_path);
   const TokenFile tokens(token_path, tokenizer.vocab_size());
+  require_tokens_of(tokenizer, token_path);
   if (!out.empty()) {  // the bytes as they are
     AtomicFile file(out);
     decode_pieces(tokenizer, tokens, [&](const std::string& bytes) { file.write(bytes); });
@@ -172,11 +174,12 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
       end = waiting.size() - kept;
       break;
     }
-    const std::string text = printable_utf8(std::string_view(waiting).substr(0, end));
+    const std::string text =
+        shown_on(stdout, printable_utf8(std::string_view(waiting).substr(0, end)));
     std::fwrite(text.data(), 1, text.size(), stdout);
     waiting.erase(0, end);
   });
-  const std::string text = printable_utf8(waiting);
+  const std::string text = shown_on(stdout, printable_utf8(waiting));
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

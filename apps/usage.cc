@@ -165,6 +165,7 @@ std::string unexpected_argument(const CLI::App& command, const CLI::App& app) {
   // The words of an unknown option's value come along: the option is what is to be named.
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
   const std::string& word = first == extras.end() ? extras.front() : *first;
+  if (word == "--") return "";  // what should follow it is what is missing
   if (!is_option(word)) {
     return str("expected no further argument of ", command.get_name(), ", got ", word);
   }

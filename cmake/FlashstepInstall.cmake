@@ -21,6 +21,18 @@ install(EXPORT flashstep NAMESPACE flashstep:: DESTINATION "${_package_dir}" FIL
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake" "${PROJECT_SOURCE_DIR}/scripts/libtorch_path"
         DESTINATION "${_package_dir}")
 
+# What is installed for all must be able to load LibTorch from where it lies.
+install(CODE "
+  execute_process(COMMAND sh -c [[
+    folder=$1
+    while [ $folder != / ]; do
+      case $(stat -c %A \"$folder\") in *x|*t) ;; *) echo \"$folder\"; exit ;; esac
+      folder=$(dirname \"$folder\")
+    done]] sh \"${FLASHSTEP_LIBTORCH}\" OUTPUT_VARIABLE closed OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(closed)
+    message(NOTICE \"NOTE: other users cannot enter \${closed}, where LibTorch lies: to install for them build with FLASHSTEP_LIBTORCH set to a LibTorch that they can read.\")
+  endif()")
+
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/flashstepConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/flashstepConfig.cmake" INSTALL_DESTINATION "${_package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/flashstepConfigVersion.cmake"

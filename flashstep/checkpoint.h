@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,10 +33,13 @@ namespace flashstep {
 
 class GradientScaler;
 
-// A module, a holder of one, or one that is wrapped.
+// A module, a shared pointer to one, a holder of one, or one that is wrapped.
 class ModelRef {
  public:
   ModelRef(torch::nn::Module& module) : module_(module) {}  // NOLINT(google-explicit-constructor)
+  template <typename M>
+  ModelRef(const std::shared_ptr<M>& module)  // NOLINT(google-explicit-constructor)
+      : module_(*module) {}
   template <typename M>
   ModelRef(const torch::nn::ModuleHolder<M>& holder)  // NOLINT(google-explicit-constructor)
       : module_(*holder.ptr()) {}
@@ -89,13 +93,13 @@ int64_t load_if_exists(const std::filesystem::path& directory, ModelRef model,
 // What is known of a file that was written: enough to find out later whether it is still the same.
 struct WrittenFile {
   uint64_t size_bytes = 0;
-  std::string hash;  // XXH3-128 (base/hash.h)
+  std::string hash;  // XXH3-128
 };
 
 // Writes `tensors` (any strides, any device, dense) to `path`, whole or not at all. Bytes are
 // streamed: beside the tensors themselves one chunk of 16 MiB is held, through which tensors that
 // are not contiguous CPU memory are copied piece by piece. Dtypes: all that torch and the format
-// share (safetensors.cc has the table). UserError for another dtype or layout and for names given
+// share. UserError for another dtype or layout and for names given
 // twice; MachineError if writing fails.
 WrittenFile write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                               const std::map<std::string, std::string>& metadata = {});
@@ -161,7 +165,7 @@ void prepare_checkpoints(const std::filesystem::path& checkpoints);
 // steps, which belong to a future that was given up, are renamed to *.discarded, which the next
 // save removes, or to *.damaged where their state.json or a file's size says so. Those that cannot
 // be read for the moment are left alone. What holds other files than a checkpoint's is never
-// removed. Write everything else about the step (MetricsLog::sync) before: what is done after the
+// removed. Write everything else about the step before: what is done after the
 // checkpoint may be lost. Throws MachineError when the machine fails: the checkpoints that were
 // there are still there then, and nothing half-written is. Returns the checkpoint's directory.
 //

@@ -182,11 +182,10 @@ class GradientReducer {
   void record_again();
 
   // From the next step on the means are divided instead of being on every rank: `scatter` takes the
-  // buckets, made as its layouts say, and after the step's last backward .grad is a
-  // divided_gradient(). Null:
-  // as before. False, without effect, for a strategy without buckets and for a single process.
-  // UserError while somebody else holds the scatter that was given before. What ShardedOptimizer
-  // calls for flat shards.
+  // buckets, made as its layouts say, and after the step's last backward .grad
+  // holds nothing. Null: as before. False, without effect, for a strategy without buckets and for a
+  // single process. UserError while somebody else holds the scatter that was given before. What
+  // ShardedOptimizer calls for flat shards.
   bool scatter_to(const std::shared_ptr<GradientScatter>& scatter);
 
   // Whether divided means wait for the optimizer's step: another backward would replace them.

@@ -44,7 +44,7 @@ struct GroupOptions {
   bool nccl = false;      // CUDA tensors go through NCCL (a CUDA build); CPU tensors always Gloo
   int device_index = -1;  // the GPU of this rank; -1: gpu_of_rank() with nccl, else none
   // Ranks may have the same GPU, between which NCCL carries nothing: for what copies carry alone
-  // (peer_copies.h). The same on all ranks.
+  // (ReducerOptions::peer_copies). The same on all ranks.
   bool shared_gpus = false;
   Timeouts timeouts;
   // Called from a thread of the group with the sentence, when a rank is lost and this process is
@@ -125,7 +125,7 @@ class Group {
   // in the same order. `device` is a GPU.
   c10::Stream side_stream(at::Device device) const;
 
-  // For collectives that do not go through process_group(), so that the watch knows of them. Null
+  // Flashstep's own: collectives that do not go through process_group(), for the watch. Null
   // for one rank, and for a process group that was made elsewhere, without a limit.
   OutsideCollectives* outside() const;
   // Those, and what went by NCCL, in this group and its parts: what the watch compares.

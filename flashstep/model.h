@@ -116,8 +116,8 @@ using BlockRunner = std::function<at::Tensor(std::span<const BlockCall> blocks, 
 at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x);
 
 // Of the first `count` blocks (0: of all) keeps only the inputs of groups of `size`, the last of
-// which may be shorter, and takes each group through `runner` again in backward (ops/recompute.h).
-// `runner` draws no random numbers. UserError for a size below 1, or a count below 0.
+// which may be shorter, and takes each group through `runner` again in backward (recompute() in
+// ops.h). `runner` draws no random numbers. UserError for a size below 1, or a count below 0.
 BlockRunner recompute_blocks(int64_t size, BlockRunner runner = run_blocks_in_order,
                              int64_t count = 0);
 
@@ -165,7 +165,7 @@ class TransformerImpl : public torch::nn::Module {
   // The same for tokens that follow those in `cache`, which it extends; without gradients.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
   // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
-  // the hidden states, for which a GPU never holds all logits.
+  // the hidden states, for which a GPU never holds all logits in float32 and bfloat16.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
   // Up to and including the final norm: (B, N, C).
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);

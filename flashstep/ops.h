@@ -71,7 +71,7 @@ at::Tensor rope_reference(const at::Tensor& x, const RotaryTables& tables);
 
 // silu(a) * b with silu(a) = a / (1 + exp(-a)), element by element, computed in float32 (float64
 // for float64 inputs) and rounded once. Differentiable once.
-//   a, b: the same shape and floating dtype. Returns that shape and dtype.
+//   a, b: the same shape and floating dtype. Returns that shape and dtype. UserError for others.
 // Source: Shazeer, "GLU variants improve Transformer" (2020), equation 6.
 at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b);
 
@@ -82,13 +82,13 @@ at::Tensor swiglu_reference(const at::Tensor& a, const at::Tensor& b);
 // Differentiable once in weight; rows of equal ids are summed in float32 in the order of their
 // positions, so that bits repeat. The gradient is dense and has the dtype that weight keeps
 // gradients in (set_grad_dtype), or weight's. Returns (..., C). UserError for another shape or
-// dtype.
+// dtype and, on the CPU, for an id outside [0, V).
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids);
 
 // x weight^T, as LibTorch's linear: under autocast in autocast's dtype, else in x's.
 // Differentiable once.
-//   x (..., C), weight (R, C) of one floating dtype (under autocast also float32). Returns (...,
-//   R).
+//   x (..., C), weight (R, C) of one floating dtype (under autocast also float32). Returns
+//   (..., R). UserError for shapes that do not fit.
 // On a CPU that has no products of bfloat16 or float16 LibTorch can take 100 times as long as in
 // float32. There this function keeps activations and gradients in 16 bits and multiplies in
 // float32; a float32 weight is then not rounded, and its gradient neither. float32 on a GPU is

@@ -52,6 +52,7 @@
 
 namespace flashstep {
 
+class OptimizerTensors;
 class ShardPlan;
 struct GroupedParameter;
 struct NamedPiece;
@@ -73,7 +74,7 @@ struct ShardOptions {
   // alone is then refused. It must outlive the optimizer.
   GradientReducer* reducer = nullptr;
   // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
-  // there too: chosen (chosen_flat_bytes).
+  // there too: chosen by the parameters' size.
   double bucket_megabytes = 0;
   // A rank updates about so much of its parameters, then sends it beside the next part's update. 64
   // MB take a third of a millisecond between H200s, 10 times the start of a message.
@@ -132,13 +133,11 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // the same archive. Sends nothing: an archive that only one rank finds wrong throws there alone.
   void load(torch::serialize::InputArchive& archive) override;
 
-  // What the optimizer inside updates, with names: for state in files of one rank each
-  // `parameters`: names of all parameters; those that it does not know are left
-  // out.
+  // What the optimizer inside updates, with names: for state in files of one rank each.
+  // `parameters`: names of all parameters; those that it does not know are left out.
   NamedTensors named_own(const NamedTensors& parameters) const;
-  std::vector<NamedPiece> own_pieces(const NamedTensors& parameters) const;  // the same
   // This rank's share of `state`, of whole parameters ("NAME/KIND") or in pieces, named as
-  // named_own names it (cut_joined).
+  // named_own names it.
   NamedTensors own_share(NamedTensors state, const NamedTensors& parameters) const;
 
   int rank() const { return group_.rank(); }
@@ -159,6 +158,9 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   void carry_options();  // learning rates and the like, to the optimizer inside
 
  private:
+  friend class OptimizerTensors;  // checkpoints
+
+  std::vector<NamedPiece> own_pieces(const NamedTensors& parameters) const;
   std::vector<GroupedParameter> new_parameters();
   Groups own_groups(const std::vector<OwnPiece>& pieces) const;
   void make_inner();

@@ -1,4 +1,5 @@
 """What belongs to others: `train` replaces nothing that it did not make, and notices what is taken from it."""
+import fcntl
 import json
 import os
 import shutil
@@ -246,6 +247,14 @@ class RunDirectoryTest(Case):
         self.done()
         self.assertTrue(os.path.exists("runs/config-2/metrics.jsonl"))
         self.assertEqual(os.listdir("runs/config"), ["notes.txt"])
+
+    def test_a_run_that_has_begun_keeps_its_directory(self):
+        self.put("runs/config/lock", "")
+        with open("runs/config/lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.done()
+        self.assertTrue(os.path.exists("runs/config-2/metrics.jsonl"))
+        self.assertEqual(os.listdir("runs/config"), ["lock"])
 
 
 class TextTest(Case):

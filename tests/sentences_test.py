@@ -117,6 +117,27 @@ class SentencesTest(unittest.TestCase):
         self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file")
         self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file/below")
 
+    def test_tokens_are_read_by_the_tokenizer_that_made_them(self):
+        self.done("train", "config.json", "--run", "run")
+        self.done("tokenizer", "train", "text.txt", "--vocab-size", "257", "--out", "other")
+        self.done("tokenizer", "encode", "text.txt", "--tokenizer", "other", "--out", "ids.npy")
+        for arguments in (("eval", "run", "ids.npy"), ("tokenizer", "decode", "ids.npy", "--tokenizer", "run/tokenizer")):
+            self.says(2, ["ids.npy", "tokens of this tokenizer", "another one"], *arguments)
+        self.done("tokenizer", "decode", "ids.npy", "--tokenizer", "other", "--out", "again.txt")
+        self.assertEqual(Path("again.txt").read_bytes(), Path("text.txt").read_bytes())
+        self.done("tokenizer", "encode", "text.txt", "--tokenizer", "run/tokenizer", "--out", "ids.npy")
+        self.done("eval", "run", "ids.npy")
+        Path("mine.npy.manifest.json").write_text("mine")
+        self.says(2, ["mine.npy.manifest.json", "expected a manifest"], "tokenizer", "encode", "text.txt",
+                  "--tokenizer", "other", "--out", "mine.npy")
+        self.assertEqual(Path("mine.npy.manifest.json").read_text(), "mine")
+
+    def test_held_out_tokens_that_are_trained_on_are_named(self):
+        note = "the held-out tokens are those to train on"
+        same = self.done("train", "config.json", "--run", "same", "--set", "text.validation=text.txt")
+        self.assertIn(note, same.stderr)
+        self.assertNotIn(note, self.done("train", "config.json", "--run", "run").stderr)
+
     def test_a_tokenizer_that_is_read_is_not_written(self):
         self.done("train", "config.json", "--run", "run")
         text = Path("text.txt").read_bytes()
@@ -151,6 +172,7 @@ class SentencesTest(unittest.TestCase):
         self.says(2, ["text.source", "without a NUL"], "train", "nul.json")
         self.says(2, ["one of text"], "train", "config.json", "--set", "train.steps.x=3")
         self.says(2, ["1 to 4096"], "launch", "-n", "100000", "--", "/bin/true")
+        self.says(2, ["expected COMMAND, got none"], "launch", "-n", "2", "--")
 
     def test_names_that_no_directory_has(self):
         os.symlink("nowhere", "dangling")

@@ -7,7 +7,8 @@
 #
 # The run directory must be one that all machines see. When a rank dies, mpirun stops the others;
 # the loop starts the job again, up to RESTARTS times, and --resume makes it go on from the newest
-# checkpoint. It does not after a mistake in the arguments (exit code 2) or a signal (130, 143).
+# checkpoint. It does not after a mistake in the arguments (exit code 2) or a signal (129, 130,
+# 143, 152).
 set -u
 set -- "${FLASHSTEP:-flashstep}" train "$@" --resume
 if [ -n "${HOSTS:-}" ]; then
@@ -18,7 +19,7 @@ restarts=${RESTARTS:-3}
 while :; do
   mpirun -n "${RANKS:-2}" --bind-to none "$@"
   code=$?
-  case $code in 0 | 2 | 130 | 143) exit $code ;; esac
+  case $code in 0 | 2 | 129 | 130 | 143 | 152) exit $code ;; esac
   [ "$restarts" -gt 0 ] || exit $code
   restarts=$((restarts - 1))
   echo "mpirun.sh: the job ended with exit code $code; starting it again" >&2

@@ -262,6 +262,8 @@ void refuse_unknown_keys(const Lister& known, const Json& object, const std::str
 constexpr int kMaxDepth = 32;
 
 Json parse(const std::string& text, const std::string& source) {
+  // The library takes one for the end of the text.
+  require(text.find('\0') == std::string::npos, source, ": expected JSON, got a zero byte");
   std::vector<std::set<std::string>> keys_by_depth;  // of the objects being read
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     require(depth <= kMaxDepth, source, ": expected JSON nested at most ", kMaxDepth, " deep");

@@ -91,6 +91,7 @@ TEST(FieldsTest, MistakesAreNamedWithWhatWasExpected) {
             "value - invalid literal; last read: '\"fast\": tru}'");
   EXPECT_EQ(refusal(R"({"fast": true, "fast": false})"), "c.json: the key \"fast\" stands twice");
   EXPECT_EQ(refusal("[]"), "c.json: expected a JSON object, got a list");
+  EXPECT_EQ(refusal(std::string("{}\0more", 7)), "c.json: expected JSON, got a zero byte");
   EXPECT_EQ(refusal(std::string(100'000, '[')), "c.json: expected JSON nested at most 32 deep");
 }
 

@@ -313,6 +313,14 @@ FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_me
 
 FileLock::~FileLock() { ::close(descriptor_); }
 
+bool is_locked(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0) return false;
+  const bool is_held = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return is_held;
+}
+
 void FileLock::write(std::string_view text) {
   write_all(descriptor_, text.data(), text.size(), 0, path_);
   if (::ftruncate(descriptor_, static_cast<off_t>(text.size())) != 0) {

@@ -7,6 +7,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "flashstep/base/text.h"
+
 namespace flashstep {
 namespace {
 
@@ -62,6 +64,10 @@ size_t cells(std::string_view text) {
 bool can_redraw(std::FILE* out) {
   const char* kind = std::getenv("TERM");
   return ::isatty(::fileno(out)) != 0 && (kind == nullptr || std::string_view(kind) != "dumb");
+}
+
+std::string shown_on(std::FILE* out, std::string_view utf8) {
+  return ::isatty(::fileno(out)) == 1 ? without_controls(utf8) : std::string(utf8);
 }
 
 size_t terminal_columns(std::FILE* out) {

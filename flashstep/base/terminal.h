@@ -11,6 +11,9 @@ namespace flashstep {
 // Whether `out` is a terminal that can redraw a line: TERM=dumb cannot.
 bool can_redraw(std::FILE* out);
 
+// Text that somebody else wrote, for `out`: without control characters where that is a terminal.
+std::string shown_on(std::FILE* out, std::string_view utf8);
+
 // Columns of the terminal behind `out`, else $COLUMNS; 0 where neither says.
 size_t terminal_columns(std::FILE* out);
 

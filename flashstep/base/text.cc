@@ -134,4 +134,22 @@ std::string printable_utf8(std::string_view bytes) {
   return out;
 }
 
+std::string without_controls(std::string_view utf8) {
+  std::string out;
+  out.reserve(utf8.size());
+  for (size_t i = 0; i < utf8.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(utf8[i]);
+    const bool is_white = byte == '\t' || byte == '\n' || byte == '\r';
+    const bool is_c1 =
+        byte == 0xC2 && i + 1 < utf8.size() && (static_cast<uint8_t>(utf8[i + 1]) & 0xE0) == 0x80;
+    if ((byte < 0x20 && !is_white) || byte == 0x7F || is_c1) {
+      out += "\xEF\xBF\xBD";
+      i += is_c1;
+    } else {
+      out += utf8[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace flashstep

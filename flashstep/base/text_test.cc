@@ -36,6 +36,15 @@ TEST(TextTest, NearestFindsTyposAndRefusesStrangers) {
   EXPECT_EQ(nearest("x", {}), "");
 }
 
+TEST(TextTest, ControlsBecomeReplacements) {
+  const std::string kR = "\xEF\xBF\xBD";
+  EXPECT_EQ(without_controls("a\tb\r\n\x1B[2J\a\x7F"), "a\tb\r\n" + kR + "[2J" + kR + kR);
+  EXPECT_EQ(without_controls(std::string("\0", 1)), kR);
+  EXPECT_EQ(without_controls("\xC2\x9B"
+                             "2J\xC2\xA0\xC3\x9B"),
+            kR + "2J\xC2\xA0\xC3\x9B");
+}
+
 TEST(TextTest, MalformedUtf8BecomesOneReplacementPerMaximalPart) {
   const std::string kR = "\xEF\xBF\xBD";
   EXPECT_EQ(printable_utf8("caf\xC3\xA9 \xF0\x9F\x98\x80"), "caf\xC3\xA9 \xF0\x9F\x98\x80");

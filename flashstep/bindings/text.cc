@@ -16,6 +16,7 @@
 #include "flashstep/data.h"
 #include "flashstep/error.h"
 #include "flashstep/tokenizer.h"
+#include "flashstep/train/prepare_data.h"
 
 namespace flashstep::bindings {
 namespace {
@@ -57,14 +58,11 @@ class TokenizerObject : public torch::CustomClassHolder {
   }
   int64_t encode_to_file(std::vector<std::string> files, std::string path, int64_t threads) {
     for (const std::string& file : files) require_other_file(file, path);
-    TokenFileWriter writer(path, tokenizer_.vocab_size());
     EncodeOptions options;
     options.threads = static_cast<int>(threads);
     options.progress = stop_if_wanted;
-    const uint64_t count = encode_files(tokenizer_, paths_of(files), options,
-                                        [&](std::span<const uint32_t> ids) { writer.append(ids); });
-    writer.commit();
-    return static_cast<int64_t>(count);
+    return static_cast<int64_t>(
+        flashstep::encode_to_file(tokenizer_, paths_of(files), path, options));
   }
   // Tokens by id one behind the other, their lengths, the ids of merges' pairs, those of special
   // tokens.

@@ -36,10 +36,15 @@ bool is_txt(const fs::path& path) {
          ::strcasecmp(path.extension().c_str(), ".txt") == 0;
 }
 
+struct Found {
+  Paths files;
+  int64_t linked_directories = 0;  // which are not gone into: a link may lead above itself
+};
+
 // All regular files with content and links that lead nowhere below `directory`, hidden ones and
 // what lies in them left out.
-Paths files_below(const fs::path& directory) {
-  Paths files;
+Found files_below(const fs::path& directory) {
+  Found found;
   std::error_code error;
   fs::recursive_directory_iterator entry(directory, error), end;
   while (!error && entry != end) {
@@ -47,13 +52,15 @@ Paths files_below(const fs::path& directory) {
       entry.disable_recursion_pending();
     } else if (leads_nowhere(entry->path()) ||
                (entry->is_regular_file() && entry->file_size() > 0)) {
-      files.push_back(entry->path());
+      found.files.push_back(entry->path());
+    } else if (entry->is_symlink() && entry->is_directory()) {
+      ++found.linked_directories;
     }
     entry.increment(error);
   }
   require(!error, "[corpus] cannot read the directory ", directory.string(), ": ", error.message());
-  std::sort(files.begin(), files.end());
-  return files;
+  std::sort(found.files.begin(), found.files.end());
+  return found;
 }
 
 uint64_t total_bytes(const Paths& files) {
@@ -145,7 +152,7 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
             path.string());
     return {path};
   }
-  Paths files = files_below(path);
+  auto [files, linked_directories] = files_below(path);
   const bool any_txt = std::any_of(files.begin(), files.end(), is_txt);
   const size_t left_out = std::erase_if(files, [&](const fs::path& file) {
     if (any_txt && !is_txt(file)) return true;
@@ -158,7 +165,10 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
   if (say) {
     const char* rule = any_txt ? ".txt files only, as there are some" : "those with a zero byte";
     say(str("[data] ", files.size(), files.size() == 1 ? " file of " : " files of ", path.string(),
-            " read", left_out > 0 ? str(", ", left_out, " left out: ", rule) : ""));
+            " read", left_out > 0 ? str(", ", left_out, " left out: ", rule) : "",
+            linked_directories == 0
+                ? ""
+                : str("; linked directories, not gone into: ", linked_directories)));
   }
   return files;
 }

@@ -86,6 +86,10 @@ TEST_F(CorpusTest, SaysWhatOfADirectoryIsLeftOut) {
   EXPECT_EQ(text_files(texts, say), (std::vector<fs::path>{texts / "b.TXT", texts / "c.txt"}));
   EXPECT_EQ(said, "[data] 2 files of " + texts.string() +
                       " read, 3 left out: .txt files only, as there are some");
+  write("elsewhere/e.txt", "e");
+  fs::create_directory_symlink(directory_ / "elsewhere", texts / "linked");
+  EXPECT_EQ(text_files(texts, say).size(), 2u);
+  EXPECT_TRUE(said.ends_with("; linked directories, not gone into: 1")) << said;
   fs::create_symlink("nowhere", texts / "broken.txt");
   EXPECT_EQ(testing::refusal([&] { text_files(texts); }), "[corpus] expected text in " +
                                                               (texts / "broken.txt").string() +

@@ -120,6 +120,9 @@ class FileLock {
   int descriptor_ = -1;
 };
 
+// Whether another FileLock holds `path`.
+bool is_locked(const std::filesystem::path& path);
+
 // Creates the directory and its parents; MachineError with the reason if that fails.
 void make_directories(const std::filesystem::path& path);
 

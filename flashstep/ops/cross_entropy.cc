@@ -42,16 +42,20 @@ class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
 
 namespace internal {
 
+void check_ids(const char* operation, const char* what, const at::Tensor& ids, int64_t end) {
+  if (!ids.is_cpu() || ids.numel() == 0) return;
+  const auto [low, high] = at::aminmax(ids);
+  require(low.item<int64_t>() >= 0 && high.item<int64_t>() < end, "[", operation, "] expected ",
+          what, " in [0, ", end, "), got ",
+          low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
+}
+
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes) {
   require(targets.scalar_type() == at::kLong && targets.sizes() == shape, "[", operation,
           "] expected int64 targets of shape ", shape, ", got ", targets.sizes(), " of ",
           targets.scalar_type());
-  if (!targets.is_cpu() || targets.numel() == 0) return;
-  const auto [low, high] = at::aminmax(targets);
-  require(low.item<int64_t>() >= 0 && high.item<int64_t>() < classes, "[", operation,
-          "] expected targets in [0, ", classes, "), got ",
-          low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
+  check_ids(operation, "targets", targets, classes);
 }
 
 // On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the

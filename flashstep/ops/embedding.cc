@@ -7,6 +7,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
+#include "flashstep/ops/internal.h"
 
 namespace flashstep {
 namespace {
@@ -58,6 +59,7 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
   require(weight.dim() == 2 && weight.is_floating_point() && ids.scalar_type() == at::kLong,
           "[embedding] expected weight (V, C) of a floating dtype and int64 ids, got ",
           weight.sizes(), " of ", weight.scalar_type(), " and ids of ", ids.scalar_type());
+  internal::check_ids("embedding", "ids", ids, weight.size(0));
   const bool has_kernel = internal::has_cuda_kernel(weight) && weight.size(0) <= kMostRows;
   if (!has_kernel && !is_short_on_cpu(weight)) return at::embedding(weight, ids);
   return SummedInFloat32::apply(weight, ids);

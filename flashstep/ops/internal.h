@@ -23,6 +23,8 @@ at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, at::Sca
 bool isa_multiplies(const std::string& isa, at::ScalarType dtype);
 
 // UserError unless targets are int64 of this shape and, on the CPU, in [0, classes).
+// UserError for one outside [0, end). Of ids on a GPU nothing is read.
+void check_ids(const char* operation, const char* what, const at::Tensor& ids, int64_t end);
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes);
 

@@ -173,9 +173,11 @@ std::string products_note(at::ScalarType dtype) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight) {
+  require(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1),
+          "[linear] expected x (..., C) and weight (R, C), got ", x.sizes(), " and ",
+          weight.sizes());
   const bool is_float32 = x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
-                          weight.device() == x.device() && x.dim() >= 1 && weight.dim() == 2 &&
-                          x.size(-1) == weight.size(1) && x.numel() > 0 && weight.numel() > 0;
+                          weight.device() == x.device() && x.numel() > 0 && weight.numel() > 0;
   if (is_float32 && (internal::splits_products(x) || by_onednn(x, weight)) &&
       !at::autocast::is_autocast_enabled(x.device().type()))
     return ProductLinear::apply(x, weight);
@@ -184,7 +186,6 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
       at::autocast::is_autocast_enabled(at::kCPU) && x.scalar_type() != at::kDouble;
   const auto dtype = lowered ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
   const bool fits =
-      x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
       (weight.scalar_type() == dtype || (lowered && weight.scalar_type() == at::kFloat)) &&
       x.is_floating_point();
   if (cpu_multiplies(dtype) || !fits || x.numel() == 0) return at::linear(x, weight);

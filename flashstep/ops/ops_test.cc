@@ -252,6 +252,13 @@ TEST(Embedding, IsLibTorchsOnTheCpu) {
                    {torch::randn({4, 3})}, 1e-8);
   EXPECT_THROW(flashstep::embedding(torch::ones({3}), ids), UserError);
   EXPECT_THROW(flashstep::embedding(torch::ones({3, 2}), ids.to(at::kInt)), UserError);
+  for (const int64_t id : {-1, 3}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      EXPECT_THROW(
+          flashstep::embedding(torch::ones({3, 2}, dtype), torch::full({2}, id, at::kLong)),
+          UserError)
+          << id;
+  }
 }
 
 // A frequent token: its gradient is the sum of many.

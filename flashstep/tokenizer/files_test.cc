@@ -151,6 +151,9 @@ TEST_F(FilesTest, RefusesByNameWhatIsNotThisTokenization) {
     EXPECT_NE(message.find(change.named), std::string::npos) << change.to << ": " << message;
     EXPECT_NE(message.find("file.json"), std::string::npos) << message;
   }
+  const std::string more = json + std::string(1, '\0') + "more";
+  EXPECT_EQ(complaint([&] { parse_tokenizer_json(more, "file.json"); }),
+            "[file.json] expected JSON, got a zero byte");
 }
 
 // tokenizers looks for those that are "normalized" in what the others leave: of "<ab>" that is

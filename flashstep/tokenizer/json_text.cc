@@ -12,6 +12,9 @@ namespace flashstep::internal {
 nlohmann::json parse_json(std::string_view text, const std::string& source) {
   require(json_depth(text) <= kMaxJsonDepth, "[", source, "] expected JSON nested at most ",
           kMaxJsonDepth, " deep");
+  // The library takes one for the end of the text.
+  require(text.find('\0') == std::string_view::npos, "[", source,
+          "] expected JSON, got a zero byte");
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {

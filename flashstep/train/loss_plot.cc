@@ -18,10 +18,13 @@ constexpr size_t kFewest = 100;  // values that smoothing needs to change anythi
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Appends the field of `entry`, if it is there: a number, or null for one that was not finite.
-void append_point(const Json& entry, const std::string& field, std::vector<double>& steps,
-                  std::vector<double>& values) {
+// `line`: where it stands.
+void append_point(const Json& entry, const std::string& field, const std::string& line,
+                  std::vector<double>& steps, std::vector<double>& values) {
   const auto it = entry.find(field);
-  if (it == entry.end() || !(it->is_number() || it->is_null())) return;
+  if (it == entry.end()) return;
+  require(it->is_number() || it->is_null(), "[plot] expected a number as ", field, " in ", line,
+          ", got ", printable_utf8(it->dump(-1, ' ', false, Json::error_handler_t::replace)));
   steps.push_back(entry["step"].get<double>());
   values.push_back(it->is_number() ? it->get<double>() : kNaN);
 }
@@ -105,13 +108,14 @@ RunCurves parse_curves(std::string_view lines, const std::string& field,
     if (end == std::string_view::npos) break;  // torn: a whole line ends in a line break
     const std::string_view line = lines.substr(begin, end - begin);
     begin = end + 1;
-    ++number;
+    const std::string place = str("line ", ++number, " of ", source);
     const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     require(entry.is_object() && entry.contains("step") && entry["step"].is_number(),
-            "[plot] expected a JSON object with a step in line ", number, " of ", source,
-            ", got \"", printable_utf8(line.substr(0, 60)), "\"");
-    append_point(entry, field, curves.steps, curves.values);
-    if (field == "loss") append_point(entry, "val_loss", curves.val_steps, curves.val_losses);
+            "[plot] expected a JSON object with a step in ", place, ", got \"",
+            printable_utf8(line.substr(0, 60)), "\"");
+    append_point(entry, field, place, curves.steps, curves.values);
+    if (field == "loss")
+      append_point(entry, "val_loss", place, curves.val_steps, curves.val_losses);
     const auto bigram = entry.find("bigram_loss");
     if (bigram != entry.end() && bigram->is_number()) curves.bigram_loss = *bigram;
   }

@@ -34,7 +34,9 @@ TEST(Curves, FieldsMayBeMissingAndTheLastLineTorn) {
 
 TEST(Curves, DamageIsNamedWithItsLine) {
   for (const char* damaged : {"{\"step\":1}\nnoise\n", "{\"step\":1}\n[1]\n", "{\"step\":1}\n{}\n",
-                              "{\"step\":1}\n{\"step\":\"a\"}\n", "{\"step\":1}\n\n"}) {
+                              "{\"step\":1}\n{\"step\":\"a\"}\n", "{\"step\":1}\n\n",
+                              "{\"step\":1}\n{\"step\":2,\"loss\":\"a\"}\n",
+                              "{\"step\":1}\n{\"step\":2,\"val_loss\":true}\n"}) {
     try {
       parse_curves(damaged, "loss", "some/metrics.jsonl");
       ADD_FAILURE() << damaged;

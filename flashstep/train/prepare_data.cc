@@ -35,6 +35,18 @@ std::string lines_of(const std::vector<std::string>& texts) {
   return join(lines, "\n");
 }
 
+// To the stage's one output.
+uint64_t write_tokens(const Tokenizer& tokenizer, const std::vector<fs::path>& texts,
+                      const EncodeOptions& options, const Stage& stage) {
+  const fs::path& output = stage.outputs.front();
+  TokenFileWriter writer(output, tokenizer.vocab_size());
+  const uint64_t count = encode_files(tokenizer, texts, options,
+                                      [&](std::span<const uint32_t> ids) { writer.append(ids); });
+  writer.commit();
+  write_manifest(manifest_path(output), stage);
+  return count;
+}
+
 class Preparation {
  public:
   Preparation(const Config& config, const PrepareOptions& options)
@@ -58,8 +70,13 @@ class Preparation {
       validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
     check_interrupted(kStopped);
-    return {corpus.train, corpus.validation, std::move(tokenizer), TokenFile(train),
-            TokenFile(validation)};
+    PreparedData data{corpus.train, corpus.validation, std::move(tokenizer), TokenFile(train),
+                      TokenFile(validation)};
+    if (data.train_tokens.fingerprint() == data.validation_tokens.fingerprint()) {
+      say("[data] NOTE: the held-out tokens are those to train on: their loss says how well they "
+          "are known by heart");
+    }
+    return data;
   }
 
  private:
@@ -235,11 +252,7 @@ class Preparation {
     EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());
-    TokenFileWriter writer(output, tokenizer.vocab_size());
-    encode_files(tokenizer, texts, options,
-                 [&](std::span<const uint32_t> ids) { writer.append(ids); });
-    writer.commit();
-    write_manifest(manifest_path(output), stage);
+    write_tokens(tokenizer, texts, options, stage);
     return output;
   }
 
@@ -269,6 +282,17 @@ void save_tokenizer(const Tokenizer& tokenizer, const fs::path& directory) {
   }
   fs::rename(unfinished, directory);
   sync_directory(directory.parent_path());
+}
+
+uint64_t encode_to_file(const Tokenizer& tokenizer, const std::vector<fs::path>& texts,
+                        const fs::path& output, const EncodeOptions& options) {
+  const fs::path manifest = manifest_path(output);
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(manifest, error)))
+    parse_manifest(read_file(manifest), manifest.string());
+  // Not the stage of prepare_data(), which takes its own files alone for its own.
+  return write_tokens(tokenizer, texts, options,
+                      {"encode", {{"tokenizer", tokenizer.fingerprint()}}, {}, {output}});
 }
 
 void require_tokens_of(const Tokenizer& tokenizer, const fs::path& tokens) {

@@ -31,6 +31,12 @@ struct PrepareOptions {
 // Saves into `directory`, which appears whole or not at all and replaces one that was there.
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 
+// Writes the tokens of `texts`, one after the other, to `output`, whole or not at all, and a
+// manifest beside it that names the tokenizer. Returns their number. UserError where a file that is
+// no manifest has its name.
+uint64_t encode_to_file(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& texts,
+                        const std::filesystem::path& output, const EncodeOptions& options);
+
 // UserError if another tokenizer made this token file, as the manifest beside it says.
 void require_tokens_of(const Tokenizer& tokenizer, const std::filesystem::path& tokens);
 

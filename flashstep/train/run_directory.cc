@@ -154,7 +154,8 @@ fs::path default_run_directory(const std::string& stem, bool resume) {
   fs::path last = first;
   for (int number = 2;; ++number) {
     const fs::path next = flashstep::str(first.string(), "-", number);
-    const bool is_taken = holds_run(last) || !others_entry(last).empty();
+    const bool is_taken =
+        holds_run(last) || !others_entry(last).empty() || is_locked(last / "lock");
     if (resume ? !holds_run(next) : !is_taken) return last;
     last = next;
   }

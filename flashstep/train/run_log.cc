@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/cuda.h>
 
+#include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
@@ -194,7 +195,7 @@ void RunLog::sample(int64_t step, const std::string& text) {
   all.resize(std::min(all.size(), all.find(heading)));
   write_file(samples_, all + heading + text + "\n");
   events_->text(step, "samples", text);
-  print(flashstep::str("--- sample after step ", step, " ---\n", text, "\n---"));
+  print(flashstep::str("--- sample after step ", step, " ---\n", shown_on(stderr, text), "\n---"));
 }
 
 void RunLog::finish() {

@@ -162,10 +162,10 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """cross_entropy(x weight^T, targets), whose logits a GPU never holds whole. x (..., C), weight (V, C), targets
-    (...) int64.
+    """cross_entropy(x weight^T, targets), in nats. x (..., C), weight (V, C), targets (...) int64.
 
-    Under torch.compile it is the two operations one after the other.
+    In float32 and bfloat16 a GPU never holds the logits whole. Under torch.compile a CPU takes the two operations one
+    after the other.
     """
     return _linear_cross_entropy(x, weight, targets)
 
