@@ -173,9 +173,10 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
        [&] { forward(q, k.narrow(2, 0, 0), k.narrow(2, 0, 0), "cpu"); });
   const auto [out, logsumexp] = forward(q, k, k, "cpu");
   const auto backward = [&](const Tensor& grad_out, const c10::IValue& grad_logsumexp,
-                            const Tensor& out, const Tensor& logsumexp) {
-    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q, k,     k,    out, logsumexp,
-                                      1.0,      false,          0, false, "cpu"};
+                            const Tensor& out, const Tensor& logsumexp, const c10::IValue& cos = {},
+                            const c10::IValue& sin = {}) {
+    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q, k,     k,     out, logsumexp,
+                                      1.0,      false,          0, false, "cpu", cos, sin};
     c10::Dispatcher::singleton()
         .findSchemaOrThrow("flashstep::attention_backward", "")
         .callBoxed(stack);
@@ -186,6 +187,9 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
   says("expected out", [&] { backward(q, {}, out[0], logsumexp); });
   says("expected logsumexp [2, 3, 5]", [&] { backward(q, {}, out, logsumexp[0]); });
   says("expected grad_logsumexp [2, 3, 5]", [&] { backward(q, logsumexp[0], out, logsumexp); });
+  const auto turns = torch::ones({5, 4});
+  says("got one of them", [&] { backward(q, {}, out, logsumexp, turns); });
+  says("for the kernel cuda", [&] { backward(q, {}, out, logsumexp, turns, turns); });
 }
 
 TEST(Attention, MixedTf32SwitchesDoNotStopIt) {

@@ -114,7 +114,9 @@ void backward(const BackwardTensors& t, const AttentionSettings& settings) {
       t.grad_logsumexp.defined() ? t.grad_logsumexp.const_data_ptr<float>() : nullptr,
       kernel_output(t.grad_q),
       kernel_output(t.grad_k),
-      kernel_output(t.grad_v)};
+      kernel_output(t.grad_v),
+      t.cos.defined() ? t.cos.const_data_ptr<float>() : nullptr,
+      t.sin.defined() ? t.sin.const_data_ptr<float>() : nullptr};
   const auto plan = attention_cuda::plan_backward(pass.problem, current_device());
   const Tensor scratch = workspace(plan.workspace_bytes(), q);
   C10_CUDA_CHECK(

@@ -58,6 +58,9 @@ struct BackwardTensors {
   at::Tensor q, k, v, out, logsumexp, grad_out;
   at::Tensor grad_logsumexp;  // undefined for zero
   at::Tensor grad_q, grad_k, grad_v;
+  // Of kCudaKernel: grad_q and grad_k are of what rope has turned by them, to q and k. (rows, D /
+  // 2) float32, contiguous; undefined: of q and k.
+  at::Tensor cos, sin;
 };
 
 struct AttentionKernel {
@@ -78,6 +81,15 @@ const AttentionKernel* find_attention_kernel(std::string_view name);
 // Runs a kernel on tensors of any rank, with its gradients, through the operator
 // flashstep::attention_forward.
 AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionProblem& problem);
+
+// Whether turned_attention() takes such tensors, where attention() would take `implementation`.
+bool has_turned_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const std::string& implementation);
+// Causal attention of 16-bit q and k (B, H, N, D) that rope has turned by cos and sin (N, D / 2)
+// float32. The gradients are of what it turned, so that its backward needs no pass of its own; they
+// and v's are views (B, H, N, D) of one tensor (B, N, 3, H, D).
+at::Tensor turned_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& cos, const at::Tensor& sin);
 
 // The name of the implementation that "auto" takes (auto.cc).
 std::string choose_attention(const AttentionProblem& problem, bool with_logsumexp);

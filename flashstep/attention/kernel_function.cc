@@ -24,7 +24,8 @@ using ForwardSignature = std::tuple<Tensor, Tensor>(const Tensor& q, const Tenso
 using BackwardSignature = std::tuple<Tensor, Tensor, Tensor>(
     const Tensor& grad_out, const std::optional<Tensor>& grad_logsumexp, const Tensor& q,
     const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, double scale,
-    bool causal, int64_t diagonal, bool deterministic, std::string_view kernel);
+    bool causal, int64_t diagonal, bool deterministic, std::string_view kernel,
+    const std::optional<Tensor>& cos, const std::optional<Tensor>& sin);
 
 template <typename Signature>
 auto operator_named(const char* name) {
@@ -101,10 +102,32 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
   return {out, logsumexp};
 }
 
+// For q, k and v of one shape (B, H, N, D): each row's one behind the other.
+std::tuple<Tensor, Tensor, Tensor> empty_rows_of_three(const Tensor& q) {
+  const Tensor all = at::empty({q.size(0), q.size(2), 3, q.size(1), q.size(3)}, q.options());
+  const auto part = [&](int64_t i) { return all.select(2, i).transpose(1, 2); };
+  return {part(0), part(1), part(2)};
+}
+
+void check_turns(const Tensor& turns, const AttentionKernel& kernel, const Tensor& q,
+                 const Tensor& k) {
+  const bool fits = turns.dim() == 2 && turns.size(0) >= q.size(2) &&
+                    turns.size(1) == q.size(3) / 2 && turns.scalar_type() == at::kFloat &&
+                    turns.device() == q.device() && turns.is_contiguous() &&
+                    reinterpret_cast<uintptr_t>(turns.const_data_ptr()) % 16 == 0;
+  require(std::string_view(kernel.name) == "cuda" && q.dim() == 4 && q.sizes() == k.sizes() &&
+              q.element_size() == 2 && fits,
+          "[attention] expected cos and sin (N, D / 2) float32 for the kernel cuda and q and k of "
+          "one shape (B, H, N, D) and 16 bits, got ",
+          turns.sizes(), " of ", turns.scalar_type(), " for ", kernel.name, ", ", q.sizes(),
+          " and ", k.sizes());
+}
+
 std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     const Tensor& grad_out, const std::optional<Tensor>& grad_logsumexp, const Tensor& q,
     const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, double scale,
-    bool causal, int64_t diagonal, bool deterministic, std::string_view kernel) {
+    bool causal, int64_t diagonal, bool deterministic, std::string_view kernel,
+    const std::optional<Tensor>& cos, const std::optional<Tensor>& sin) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = called_back([&]() -> auto& {
     const auto rows = q.sizes().slice(0, q.dim() - 1);
@@ -114,15 +137,21 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     check_like("grad_out", grad_out, q.sizes(), q.scalar_type(), q.device());
     check_like("logsumexp", logsumexp, rows, wide, q.device());
     if (grad_logsumexp) check_like("grad_logsumexp", *grad_logsumexp, rows, wide, q.device());
+    require(cos.has_value() == sin.has_value(),
+            "[attention] expected cos and sin, got one of them");
+    for (const auto& turns : {cos, sin})
+      if (turns) check_turns(*turns, named, q, k);
     return named;
   });
-  Tensor grad_q = empty_output(q), grad_k = empty_output(k), grad_v = empty_output(v);
-  checked.backward(
-      {readable(q), readable(k), readable(v), readable(out),
-       with_dimensions(logsumexp.contiguous(), 3), readable(grad_out),
-       grad_logsumexp ? with_dimensions(grad_logsumexp->contiguous(), 3) : Tensor(),
-       with_dimensions(grad_q, 4), with_dimensions(grad_k, 4), with_dimensions(grad_v, 4)},
-      {scale, causal, diagonal, deterministic});
+  auto [grad_q, grad_k, grad_v] =
+      cos ? empty_rows_of_three(q)
+          : std::make_tuple(empty_output(q), empty_output(k), empty_output(v));
+  checked.backward({readable(q), readable(k), readable(v), readable(out),
+                    with_dimensions(logsumexp.contiguous(), 3), readable(grad_out),
+                    grad_logsumexp ? with_dimensions(grad_logsumexp->contiguous(), 3) : Tensor(),
+                    with_dimensions(grad_q, 4), with_dimensions(grad_k, 4),
+                    with_dimensions(grad_v, 4), cos.value_or(Tensor()), sin.value_or(Tensor())},
+                   {scale, causal, diagonal, deterministic});
   return {grad_q, grad_k, grad_v};
 }
 
@@ -152,7 +181,9 @@ std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor& k, cons
 std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::optional<Tensor>&,
                                                    const Tensor& q, const Tensor& k,
                                                    const Tensor& v, const Tensor&, const Tensor&,
-                                                   double, bool, int64_t, bool, std::string_view) {
+                                                   double, bool, int64_t, bool, std::string_view,
+                                                   const std::optional<Tensor>&,
+                                                   const std::optional<Tensor>&) {
   check_known_shapes(q, k, v);
   return {output_shape(q), output_shape(k), output_shape(v)};
 }
@@ -166,12 +197,14 @@ class Gradients : public torch::autograd::Function<Gradients> {
                                const std::optional<Tensor>& grad_logsumexp, const Tensor& q,
                                const Tensor& k, const Tensor& v, const Tensor& out,
                                const Tensor& logsumexp, AttentionSettings settings,
-                               std::string_view kernel) {
+                               std::string_view kernel, const std::optional<Tensor>& cos,
+                               const std::optional<Tensor>& sin) {
     static const auto op = operator_named<BackwardSignature>("flashstep::attention_backward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto& [scale, causal, diagonal, deterministic] = settings;
-    auto [grad_q, grad_k, grad_v] = op.call(grad_out, grad_logsumexp, q, k, v, out, logsumexp,
-                                            scale, causal, diagonal, deterministic, kernel);
+    auto [grad_q, grad_k, grad_v] =
+        op.call(grad_out, grad_logsumexp, q, k, v, out, logsumexp, scale, causal, diagonal,
+                deterministic, kernel, cos, sin);
     return {grad_q, grad_k, grad_v};
   }
   static variable_list backward(AutogradContext*, variable_list) {
@@ -184,12 +217,14 @@ class Attention : public torch::autograd::Function<Attention> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
                                const Tensor& v, AttentionSettings settings,
-                               const std::string& kernel) {
+                               const std::string& kernel, const std::optional<Tensor>& cos,
+                               const std::optional<Tensor>& sin) {
     static const auto op = operator_named<ForwardSignature>("flashstep::attention_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto& [scale, causal, diagonal, deterministic] = settings;
     auto [out, logsumexp] = op.call(q, k, v, scale, causal, diagonal, deterministic, kernel);
-    context->save_for_backward({q, k, v, out, logsumexp});
+    context->save_for_backward(
+        {q, k, v, out, logsumexp, cos.value_or(Tensor()), sin.value_or(Tensor())});
     context->set_materialize_grads(false);
     context->saved_data["scale"] = scale;
     context->saved_data["causal"] = causal;
@@ -206,12 +241,13 @@ class Attention : public torch::autograd::Function<Attention> {
                                      data["diagonal"].toInt(), data["deterministic"].toBool()};
     const std::string kernel = data["kernel"].toStringRef();
     const Tensor& of_out = gradients[0];
-    const Tensor& of_logsumexp = gradients[1];
-    auto inputs =
-        Gradients::apply(of_out.defined() ? of_out : at::zeros_like(saved[3]),
-                         of_logsumexp.defined() ? std::make_optional(of_logsumexp) : std::nullopt,
-                         saved[0], saved[1], saved[2], saved[3], saved[4], settings, kernel);
-    return {inputs[0], inputs[1], inputs[2], Tensor(), Tensor()};
+    const auto given = [](const Tensor& x) {
+      return x.defined() ? std::make_optional(x) : std::nullopt;
+    };
+    auto inputs = Gradients::apply(of_out.defined() ? of_out : at::zeros_like(saved[3]),
+                                   given(gradients[1]), saved[0], saved[1], saved[2], saved[3],
+                                   saved[4], settings, kernel, given(saved[5]), given(saved[6]));
+    return {inputs[0], inputs[1], inputs[2], Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -230,8 +266,9 @@ std::tuple<Tensor, Tensor> differentiable_forward(const Tensor& q, const Tensor&
     const at::AutoDispatchBelowADInplaceOrView below;
     return op.call(q, k, v, scale, causal, diagonal, deterministic, kernel);
   }
-  auto results = Attention::apply(
-      q, k, v, AttentionSettings{scale, causal, diagonal, deterministic}, std::string(kernel));
+  auto results =
+      Attention::apply(q, k, v, AttentionSettings{scale, causal, diagonal, deterministic},
+                       std::string(kernel), std::nullopt, std::nullopt);
   return {results[0], results[1]};
 }
 
@@ -253,6 +290,22 @@ AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionP
   return {out, logsumexp};
 }
 
+bool has_turned_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                          const std::string& implementation) {
+  const AttentionKernel* const kernel = find_attention_kernel("cuda");
+  return kernel != nullptr && (implementation == "auto" || implementation == "cuda") &&
+         q.element_size() == 2 && kernel->refusal(q, k, v).empty();
+}
+
+Tensor turned_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cos,
+                        const Tensor& sin) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
+  const AttentionSettings settings{scale, /*causal=*/true, /*diagonal=*/0,
+                                   at::globalContext().deterministicAlgorithms()};
+  return Attention::apply(q, k, v, settings, "cuda", std::make_optional(cos),
+                          std::make_optional(sin))[0];
+}
+
 void register_attention_kernels(torch::Library& library) {
   library.def(
       "attention_forward(Tensor q, Tensor k, Tensor v, float scale, bool causal, int diagonal, "
@@ -260,7 +313,7 @@ void register_attention_kernels(torch::Library& library) {
   library.def(
       "attention_backward(Tensor grad_out, Tensor? grad_logsumexp, Tensor q, Tensor k, Tensor v, "
       "Tensor out, Tensor logsumexp, float scale, bool causal, int diagonal, bool deterministic, "
-      "str kernel) -> (Tensor, Tensor, Tensor)");
+      "str kernel, Tensor? cos=None, Tensor? sin=None) -> (Tensor, Tensor, Tensor)");
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
     library.impl("attention_forward", torch::dispatch(key, TORCH_FN(kernel_forward)));
     library.impl("attention_backward", torch::dispatch(key, TORCH_FN(kernel_backward)));

@@ -62,6 +62,31 @@ TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
   }
 }
 
+TEST_F(AttentionKernelsGpu, TurnedGradientsGoBack) {
+  for (const int shared : {99 * 1024, 227 * 1024}) {
+    const attention_cuda::Device device{108, shared, shared + 1024};
+    for (const int64_t d : {8, 40, 64, 128, 200}) {
+      for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+        const Inputs x = random_inputs({{2, 4}, 2, 147, 203, d}, dtype, kGpu);
+        const Tensor angles = attention_testing::random_angles(203, d);
+        for (AttentionOptions mask : masks()) {
+          const auto reference =
+              attention_testing::turned_back(attention_testing::reference_of(x, mask), angles);
+          for (const bool deterministic : {true, false}) {
+            mask.deterministic = deterministic;
+            expect_results(run_as(device, x, mask, attention_cuda::plan_forward,
+                                  attention_cuda::plan_backward, {}, angles),
+                           reference, unit_of(dtype, d),
+                           str("shared memory ", shared, ", D ", d,
+                               deterministic ? " deterministic" : " fastest"));
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
 TEST_F(AttentionKernelsGpu, Tf32AtEveryHeadDim) {
   for (const int64_t d : kPaddedDims) {
     const Inputs x = random_inputs({{2, 3}, 0, 147, 203, d}, at::kFloat, kGpu);

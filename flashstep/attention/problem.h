@@ -52,13 +52,16 @@ struct Forward {
   float* logsumexp;
 };
 
-// Gradients of sum(out * grad_out) + sum(logsumexp * grad_logsumexp) with respect to q, k and v.
+// Gradients of sum(out * grad_out) + sum(logsumexp * grad_logsumexp) with respect to q, k and v;
+// with cos and sin to what rope has made q and k of by them. 16-bit kernels on GPUs know these.
 struct Backward {
   Problem problem;
   Input q, k, v, out, grad_out;
   const float* logsumexp;       // (B, H, N) contiguous, as the forward pass wrote it
   const float* grad_logsumexp;  // likewise, or null for zero
   Output grad_q, grad_k, grad_v;
+  const float* cos = nullptr;  // (rows, D / 2) contiguous, or null
+  const float* sin = nullptr;
 };
 
 }  // namespace flashstep::attention_kernel

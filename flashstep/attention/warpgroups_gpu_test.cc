@@ -49,7 +49,8 @@ std::string name_of(BackwardForm form) {
 
 // A section of few heads has many blocks of each that wait.
 Results run_form(BackwardForm form, const Inputs& x, const AttentionOptions& options,
-                 std::optional<int64_t> diagonal = {}, int64_t section = 8) {
+                 std::optional<int64_t> diagonal = {}, int64_t section = 8,
+                 const Tensor& angles = {}) {
   const auto plan = [&](const auto& problem, const auto& device) {
     auto plan = attention_cuda::plan_of(problem, device, form);
     if (!plan.warpgroups) return plan;
@@ -57,7 +58,7 @@ Results run_form(BackwardForm form, const Inputs& x, const AttentionOptions& opt
     if (!plan.one_pass) plan.queries.section_heads = std::min(section, plan.queries.heads);
     return plan;
   };
-  return run_as(kHopper, x, options, attention_cuda::plan_forward, plan, diagonal);
+  return run_as(kHopper, x, options, attention_cuda::plan_forward, plan, diagonal, angles);
 }
 
 // Forward in tiles of warpgroups on a GPU of so many multiprocessors.
@@ -109,6 +110,27 @@ TEST_F(WarpgroupsGpu, ForwardOfAnyScale) {
         expect_results(run_tiles(x, options, /*blocks=*/3, /*splits=*/1, /*is_narrow=*/false),
                        attention_testing::reference_of(x, options), unit_of(at::kBFloat16, d),
                        str("D ", d, ", scale ", scale));
+      }
+    }
+  }
+}
+
+TEST_F(WarpgroupsGpu, TurnedGradientsGoBack) {
+  for (const int64_t d : {40, 64, 80, 96, 120, 128}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      for (const auto& [n, m] : {std::pair(1, 1), std::pair(147, 203), std::pair(643, 1029)}) {
+        const Inputs x = random_inputs({{2, 4}, 2, n, m, d}, dtype, kGpu);
+        const Tensor angles = attention_testing::random_angles(m, d);
+        for (AttentionOptions mask : masks()) {
+          mask.deterministic = true;
+          const auto reference =
+              attention_testing::turned_back(attention_testing::reference_of(x, mask), angles);
+          for (const BackwardForm form : forms_of(d)) {
+            expect_results(run_form(form, x, mask, {}, 8, angles), reference, unit_of(dtype, d),
+                           str("D ", d, ", ", n, " x ", m, ", ", name_of(form)));
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
       }
     }
   }

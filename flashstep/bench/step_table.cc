@@ -34,10 +34,10 @@ Cell mean_or_word(const Record& r, const Records& all) {
 }
 
 // Of the parts that the mode has.
-CellOf part(const char* name, const char* needed) {
-  return [name, needed](const Record& r, const Records& all) {
+CellOf part(const char* name, const char* needed, CellOf (*of)(const std::string&, double)) {
+  return [needed, cell = of(name, 1e3)](const Record& r, const Records& all) {
     const bool there = *needed == '\0' || r.facts.contains(needed);
-    return there ? median(name, 1e3)(r, all) : Cell();
+    return there ? cell(r, all) : Cell();
   };
 }
 
@@ -78,20 +78,23 @@ Cell peer_tokens(const Record& r, const Records& all) {
 
 Schema step_schema(const Records& records) {
   const auto any = [&](const auto& is) { return std::any_of(records.begin(), records.end(), is); };
-  Schema schema = step_case_schema() +
-                  Schema{{significant("mean", "ms"), mean_or_word},
-                         {significant("deviation", "ms"), deviation("total", 1e3)},
-                         {significant("median", "ms"), median("total", 1e3)},
-                         {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
-                         {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
-                         {significant("forward", "ms"), part("forward", "")},
-                         {significant("backward", "ms"), part("backward", "has backward")},
-                         {significant("optimizer", "ms"), part("optimizer", "has update")},
-                         {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
-                         {significant("work", "TFLOP", 3), if_has("total", fact("flops", 1e-12))},
-                         {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
-                         {number_column("of limit", "%", 1), finite(percent_of_limit)},
-                         {number_column("peak memory", "GiB", 2), kPeakMemory}};
+  Schema schema =
+      step_case_schema() +
+      Schema{{significant("mean", "ms"), mean_or_word},
+             {significant("deviation", "ms"), deviation("total", 1e3)},
+             {significant("median", "ms"), median("total", 1e3)},
+             {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
+             {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
+             {significant("forward", "ms"), part("forward", "", median)},
+             {significant("forward deviation", "ms"), part("forward", "", deviation)},
+             {significant("backward", "ms"), part("backward", "has backward", median)},
+             {significant("backward deviation", "ms"), part("backward", "has backward", deviation)},
+             {significant("optimizer", "ms"), part("optimizer", "has update", median)},
+             {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
+             {significant("work", "TFLOP", 3), if_has("total", fact("flops", 1e-12))},
+             {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
+             {number_column("of limit", "%", 1), finite(percent_of_limit)},
+             {number_column("peak memory", "GiB", 2), kPeakMemory}};
   if (any([](const Record& r) { return r.facts.contains("gradient error"); }))
     schema.push_back({error_column("gradient error"), fact("gradient error")});
   const bool replayed =

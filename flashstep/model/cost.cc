@@ -270,7 +270,8 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
   work.attention_backward_flops = blocks * attention_backward_flops(attention);
 
   // Two norms, of which backward adds the stream's gradient (one tensor read more); queries and
-  // keys turned; gates, of which backward also writes the gated values.
+  // keys turned, whose gradients attention turns back as it stores them; gates, of which backward
+  // also writes the gated values.
   const double norm = norm_forward_bytes(tokens, c.d_model, 2) +
                       norm_backward_bytes(tokens, c.d_model, 2) + 2.0 * static_cast<double>(width);
   const double gates =
@@ -284,11 +285,11 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
   const double sums =
       chunks == 1 ? 0
                   : static_cast<double>(chunks) * 8 * static_cast<double>(c.vocab_size * c.d_model);
-  work.moved_bytes = blocks * (2 * norm + rope_bytes(2 * width, 2, true) + gates + wider) +
+  work.moved_bytes = blocks * (2 * norm + rope_bytes(2 * width, 2, false) + gates + wider) +
                      recomputed * recompute_traffic(c, shape) +
                      (blocks - recomputed) * recompute_traffic(c, of_others(shape)) + head + sums;
-  // Of a block: 12 products, 6 kernels of norms, 2 of rope, 2 of gates, attention's 4, 2 copies.
-  work.kernels = 28 * blocks + (again ? 11 * recomputed : 0) + 40;
+  // Of a block: 12 products, 6 kernels of norms, 1 of rope, 2 of gates, attention's 4, 2 copies.
+  work.kernels = 27 * blocks + (again ? 11 * recomputed : 0) + 40;
   return work;
 }
 
@@ -301,7 +302,12 @@ double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {
       shape.naive_attention ? naive_memory(c, shape).forward_peak : element * width;
   const double attention = 3 * element * width + mixed;       // q, k, v
   const double feed_forward = element * (width + 3 * inner);  // ln2's output; w1 x, w3 x, gated
-  const double head = 2 * element * tokens * static_cast<double>(c.vocab_size);  // and its softmax
+  // On a GPU the logits come in chunks.
+  const int64_t all_rows = shape.batch_size * shape.seq_len;
+  const int64_t rows = shape.on_gpu ? linear_cross_entropy_rows(all_rows, c.vocab_size,
+                                                                static_cast<int64_t>(element))
+                                    : all_rows;
+  const double head = element * static_cast<double>(rows * c.vocab_size);
   return residual_stream_bytes(c, shape) + std::max({attention, feed_forward, head});
 }
 

@@ -1,10 +1,14 @@
 #include "flashstep/model/fused_block.h"
 
+#include <array>
+#include <string>
+
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/attention.h"
+#include "flashstep/attention/implementations.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
@@ -82,7 +86,29 @@ std::vector<Tensor> heads_of(const Tensor& rows, at::IntArrayRef sizes, int64_t 
   return result;
 }
 
-// x -> q, k, v (B, H, N, D), the first two turned, and x once more.
+// (T, P C) whose parts these are: as they lie, where they are heads_of() one tensor, or a copy.
+Tensor rows_of(const std::vector<Tensor>& heads) {
+  const Tensor& first = heads.front();
+  const auto parts = static_cast<int64_t>(heads.size());
+  const int64_t batch = first.size(0), count = first.size(1), length = first.size(2),
+                dim = first.size(3), width = count * dim;
+  const std::array<int64_t, 4> strides = {length * parts * width, dim, parts * width, 1};
+  bool are_parts = true;
+  for (int64_t i = 0; i < parts; ++i) {
+    const Tensor& part = heads[static_cast<size_t>(i)];
+    are_parts = are_parts && part.strides() == at::IntArrayRef(strides) &&
+                part.is_alias_of(first) &&
+                part.storage_offset() == first.storage_offset() + i * width;
+  }
+  if (are_parts) return first.as_strided({batch * length, parts * width}, {parts * width, 1});
+  const Tensor rows = at::empty({batch * length, parts * width}, first.options());
+  const auto into = heads_of(rows, {batch, length}, count, parts);
+  for (size_t i = 0; i < heads.size(); ++i) into[i].copy_(heads[i]);
+  return rows;
+}
+
+// x -> q, k, v (B, H, N, D), the first two turned, and x once more. Attention that turns gradients
+// back itself (turned_attention) gives those of what was turned.
 class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
  public:
   enum Input : size_t { kX, kNorm, kQ, kK, kV };
@@ -90,7 +116,8 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& norm_weight,
                                const Tensor& wq, const Tensor& wk, const Tensor& wv,
                                const Tensor& cos, const Tensor& sin, int64_t num_heads,
-                               double epsilon, at::ScalarType dtype, bool keeps_norm) {
+                               double epsilon, at::ScalarType dtype, bool keeps_norm,
+                               const std::string& implementation) {
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Norm norm{norm_weight.detach(), epsilon};
     const auto [y, rstd] = norm(rows, dtype);
@@ -106,6 +133,8 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
         {rows, norm.weight, rstd, keeps_norm ? y : Tensor(), weights, cos, sin});
     context->saved_data["num_heads"] = num_heads;
     context->saved_data["epsilon"] = epsilon;
+    context->saved_data["turned_back"] =
+        internal::has_turned_attention(heads[0], heads[1], heads[2], implementation);
     return {heads[0], heads[1], heads[2], x};
   }
 
@@ -118,17 +147,15 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     const Tensor dstream = gradients[3].contiguous();
     const Tensor y = saved[3].defined() ? saved[3] : norm(x, weights.scalar_type()).first;
 
-    const Tensor dqkv = at::empty({x.size(0), weights.size(0)}, weights.options());
-    const auto into = heads_of(dqkv, dstream.sizes(), context->saved_data["num_heads"].toInt(), 3);
     std::vector<Tensor> from(gradients.begin(), gradients.begin() + 3);
-    for (Tensor& gradient : from) {
-      gradient = gradient.to(weights.scalar_type());
-      if (gradient.stride(-1) != 1 || gradient.strides() != from[0].strides())
-        gradient = gradient.contiguous();
+    for (Tensor& gradient : from) gradient = gradient.to(weights.scalar_type());
+    const Tensor dqkv = rows_of(from);
+    if (!context->saved_data["turned_back"].toBool()) {
+      const auto parts =
+          heads_of(dqkv, dstream.sizes(), context->saved_data["num_heads"].toInt(), 3);
+      const std::vector<Tensor> turned = {parts[0], parts[1]};
+      internal::rope_parts_cuda(turned, cos, sin, /*inverse=*/true, turned);
     }
-    if (from[0].strides() != from[1].strides() || from[0].strides() != from[2].strides())
-      for (Tensor& gradient : from) gradient = gradient.contiguous();
-    internal::rope_parts_cuda(from, cos, sin, /*inverse=*/true, into);
 
     const Tensor dy = times(dqkv, weights);
     variable_list dweights(3);
@@ -142,6 +169,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
             dweights[0],
             dweights[1],
             dweights[2],
+            Tensor(),
             Tensor(),
             Tensor(),
             Tensor(),
@@ -249,15 +277,19 @@ Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockCont
   const auto& attn = *block.attn;
   const auto mixed = [&] {
     const ScopedRange whole("self-attention");
-    auto inputs = AttentionInputs::apply(
-        x, block.ln1->weight, attn.q_proj->weight, attn.k_proj->weight, attn.v_proj->weight,
-        context.rotary.cos.contiguous(), context.rotary.sin.contiguous(), attn.num_heads(),
-        block.ln1->epsilon(), dtype, recompute == Recompute::kNone);
+    const Tensor cos = context.rotary.cos.contiguous(), sin = context.rotary.sin.contiguous();
+    auto inputs = AttentionInputs::apply(x, block.ln1->weight, attn.q_proj->weight,
+                                         attn.k_proj->weight, attn.v_proj->weight, cos, sin,
+                                         attn.num_heads(), block.ln1->epsilon(), dtype,
+                                         recompute == Recompute::kNone, attn.implementation());
+    const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
     AttentionOptions options;
     options.causal = true;
     options.implementation = attn.implementation();
     const ScopedRange range("attention");
-    inputs.push_back(attention(inputs[0], inputs[1], inputs[2], options));
+    inputs.push_back(internal::has_turned_attention(q, k, v, options.implementation)
+                         ? internal::turned_attention(q, k, v, cos, sin)
+                         : attention(q, k, v, options));
     return inputs;
   }();
   const Tensor attended = mixed[4].transpose(1, 2).reshape({-1, x.size(-1)});

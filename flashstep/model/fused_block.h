@@ -9,7 +9,8 @@
 //   h  = silu(g) u
 //   x' = x2 + h W2^T                  the sum is part of the product
 //
-// Two autograd functions, one on each side of attention, which stays what it is. The gradient of
+// Two autograd functions, one on each side of attention, whose kernels turn q's and k's gradients
+// back where they store them, beside v's. The gradient of
 // the residual stream goes through both as an output of the first, so that nobody adds it up: the
 // norms' backward does. Products compute in the autocast dtype on compute copies of the weights
 // (ops/compute_copy.h); the stream stays in x's dtype. Gradients arrive at the block's parameters

@@ -135,6 +135,16 @@ TEST_F(FusedBlockGpu, AgreesWithTheReadableBlock) {
   }
 }
 
+// Only our kernels turn gradients back themselves.
+TEST_F(FusedBlockGpu, AgreesWithAnyAttention) {
+  for (const char* name : {"naive", "auto"}) {
+    ModelConfig config = config_of(120, 328, 3);
+    config.attention = name;
+    Case c(config);
+    expect_agreement(c, at::kBFloat16);
+  }
+}
+
 TEST_F(FusedBlockGpu, IsWhatABlockTakesUnderAutocast) {
   Case c(config_of(64, 176, 4));
   const auto block = [](auto& block, const auto& x, const auto& context) {

@@ -247,7 +247,8 @@ measure::Table account_attention(const AttentionAccount& inputs) {
                                .causal = inputs.causal};
       const Memory memory = memory_of(size, element_bytes);
       const bool fits = memory.peak <= inputs.memory_gb * kGB;
-      if (all_fit) told = {size, memory};
+      const bool is_told = !fits || !told || memory.peak >= told->second.peak;
+      if (all_fit && is_told) told = {size, memory};
       all_fit = all_fit && fits;
       table.add_row({n, head_dim, memory.matrix / kMiB, memory.before_backward / kMiB,
                      memory.peak / kMiB, fits ? "yes" : "no", memory.kernel_peak / kMiB,
@@ -299,11 +300,12 @@ measure::Table account_recompute(const RecomputeAccount& inputs) {
   const std::string a = number(stack.boundary_bytes / kMiB), r = number(stack.saved_bytes / kMiB);
   derive(table, "A = ", a, " MiB is a block's input, R = ", r,
          " MiB all that a block keeps, its input included; n = ", stack.blocks, " blocks.");
-  derive(table, "groups of k: peak = (ceil(n / k) - 1) A + k R, smallest near k = sqrt(n A / R) = ",
+  derive(table,
+         "groups of k: peak at most (ceil(n / k) - 1) A + k R, smallest near k = sqrt(n A / R) = ",
          number(std::sqrt(n * stack.boundary_bytes / stack.saved_bytes)), ", so k = ", best,
          "; passes = 2 n");
   derive(table,
-         "halves of halves: peak = ceil(log2 n) A + R = O(log n), passes = n (1 + log2 n) = ",
+         "halves of halves: peak = ceil(log2 n) A + R = O(log n), passes about n (1 + log2 n): ",
          with_commas(static_cast<int64_t>(halves.block_forwards)));
   derive(table, "from the start each time: peak = A + R = O(1), passes = n (n + 1) / 2 = ",
          with_commas(stack.blocks * (stack.blocks + 1) / 2),

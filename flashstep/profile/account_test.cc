@@ -55,6 +55,31 @@ TEST(Account, OfAForwardPassHasNoGradients) {
   EXPECT_GT(value(account, "memory: peak, at least"), value(account, "memory: parameters"));
 }
 
+// At least what parameters, stream and logits take together; no more than was measured.
+TEST(Account, APeakOfAForwardPassIsALowerBound) {
+  StepAccount inputs{.mode = "forward"};
+  inputs.device = "cpu";
+  inputs.model.size.clear();
+  inputs.model.d_model = 64;
+  inputs.model.d_ff = 171;
+  inputs.model.num_layers = 2;
+  inputs.model.num_heads = 4;
+  inputs.model.vocab_size = 10001;
+  inputs.model.context_length = 65;
+  inputs.batch_size = 3;
+  const double peak = value(account_step(inputs), "memory: peak, at least") * 1024;  // MiB
+  EXPECT_GT(peak, 12.6);
+  EXPECT_LT(peak, 12.75);  // flashstep memory --mode forward
+}
+
+TEST(Account, TheLargestCaseOfAttentionIsTold) {
+  AttentionAccount inputs;
+  inputs.contexts = {16384, 256};
+  inputs.head_dims = {128, 16};
+  inputs.memory_gb = 1e6;
+  EXPECT_TRUE(some_line_has(account_attention(inputs).notes, {"Largest case, N 16,384, D 128"}));
+}
+
 TEST(Account, OfABlockAddsUp) {
   for (const char* precision : {"fp32", "bf16"}) {
     const measure::Table account = account_block({.precision = precision, .attention = "naive"});

@@ -67,6 +67,7 @@ struct AnswerForm {
   size_t most = 12;  // of them
   std::vector<std::string> picture;
   std::map<std::string, Columns> begins;  // a column whose text begins with one of these
+  bool derived = false;                   // the notes of the rows' table are their derivation
 };
 struct AnswerForms {
   std::map<std::string, AnswerTable> tables;
@@ -80,7 +81,8 @@ AnswerForm form_from(const nlohmann::json& json) {
           .table = json.value("table", Columns()),
           .most = json.value("most", size_t{12}),
           .picture = json.value("picture", Columns()),
-          .begins = json.value("begins", std::map<std::string, Columns>())};
+          .begins = json.value("begins", std::map<std::string, Columns>()),
+          .derived = json.value("derived", false)};
 }
 
 const AnswerForms& answer_forms_read() {
@@ -213,6 +215,7 @@ Finding finding_of(const std::string& answer, const Facts& facts) {
     });
   }
   finding.table = facts.table.columns.empty() ? list(shown, form.table, form.most) : facts.table;
+  if (form.derived && !shown.empty()) finding.derivation = shown.front().table->notes;
   finding.picture.insert(finding.picture.end(), facts.picture.begin(), facts.picture.end());
   return finding;
 }

@@ -50,6 +50,8 @@ Facts memory_timeline(const Evidence& evidence) {
     if (pair.a.text("precision") == precision) both.push_back(pair);
   }
   const auto& [forward, step] = both.back();
+  std::string size = step.text("size");  // as names of files have it
+  std::replace(size.begin(), size.end(), '/', '-');
   return {.words = {{"precision", precision},
                     {"place", place_of_peak(step.text("peak in"))},
                     {"holder", largest_holder(step)},
@@ -57,7 +59,7 @@ Facts memory_timeline(const Evidence& evidence) {
                     {"forward holder", largest_holder(forward)},
                     {"times", span_of(ratios(both, "peak"), 1)}},
           .rows = {{"", step}, {"b", forward}},
-          .picture = {precision}};
+          .picture = {str("_", size, "_c", step.number("context"), "_"), precision}};
 }
 
 Facts memory_peaks(const Evidence& evidence) {

@@ -14,7 +14,17 @@ const Columns kStepCase = {"model", "context", "precision", "attention", "mode"}
 // A deviation that does not move a conclusion.
 constexpr double kSmallDeviation = 0.05;
 
-double deviation_share(const TableRow& row) { return row.number("deviation") / row.number("mean"); }
+// The standard deviation over the mean: the largest of those of the whole step, and of a pass
+// beside its median, where the row has it; and whose it is, "" for the step.
+std::pair<double, std::string> most_deviation(const TableRow& row) {
+  std::pair<double, std::string> most = {row.number("deviation") / row.number("mean"), ""};
+  for (const char* pass : {"forward", "backward"}) {
+    const double share = row.number(str(pass, " deviation")) / row.number(pass);
+    if (share > most.first) most = {share, str("the ", pass, " pass")};
+  }
+  return most;
+}
+double deviation_share(const TableRow& row) { return most_deviation(row).first; }
 
 Facts step_program(const Evidence& evidence) {
   const TableRows all = evidence.rows("step");
@@ -69,6 +79,7 @@ Facts step_times(const Evidence& evidence) {
                     {"gain", gain},
                     {"short", short_stream.empty() ? "" : "residual stream and gradients"},
                     {"most", percent(most, 1)},
+                    {"pass", most_deviation(shakiest).second},
                     {"vary", which(!(most <= kSmallDeviation))},
                     {"none", no_room > 0 ? count_of(no_room, "case") : ""}},
           .rows = {{"", first.front()}, {"shakiest", shakiest}},

@@ -113,6 +113,7 @@ struct Finding {
   // The last picture of the results that were used whose name holds all of these: {"timeline",
   // "_step_"}. Empty: none.
   std::vector<std::string> picture = {};
+  std::vector<std::string> derivation = {};  // formulas, as the table's command derives them
 
   explicit operator bool() const { return !sentences.empty(); }
 };

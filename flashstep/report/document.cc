@@ -85,9 +85,14 @@ class DocumentMaker {
     page_.prose((several && !part.year.empty() ? "**" + part.year + ":** " : "") +
                 join(part.finding.sentences, " "));
     const measure::Table& table = part.finding.table;
-    if (!table.columns.empty() && !table.rows.empty()) page_.table(table);
+    const bool has_table = !table.columns.empty() && !table.rows.empty();
+    if (has_table) page_.table(table);
+    // Neighbours share a table, and so its derivation.
+    const std::vector<std::string>& derivation = part.finding.derivation;
+    if (!derivation.empty() && shown_.insert(derivation.front()).second)
+      page_.fold("Derivation", "", [&] { page_.list(derivation); });
     const PictureFile* picture = picture_of(part);
-    if (picture != nullptr && table.rows.empty() && shown_.insert(picture->file).second)
+    if (picture != nullptr && !has_table && shown_.insert(picture->file).second)
       page_.picture(*picture);
   }
 
@@ -279,7 +284,7 @@ class DocumentMaker {
   const RunRecord& record_;
   std::vector<Answer> answers_;
   std::set<std::string> years_;  // with results of their own
-  std::set<std::string> shown_;  // pictures that stand in an answer
+  std::set<std::string> shown_;  // in answers: pictures, and the beginnings of derivations
   Page page_;
   Document document_;
 };

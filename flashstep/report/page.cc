@@ -145,7 +145,7 @@ void Page::fold(const std::string& summary, const std::string& id, const Inside&
   inside();
   --folds_;
   html_ += "</details>\n";
-  if (outer) markdown_ += "\n</details>\n\n";
+  if (outer) markdown_ += str(markdown_.ends_with("\n\n") ? "" : "\n", "</details>\n\n");
 }
 
 void Page::group(const std::string& kind, const std::vector<std::string>& years,

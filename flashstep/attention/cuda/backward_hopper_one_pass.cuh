@@ -73,7 +73,7 @@ __device__ inline void add_query_gradients(const Tiles& tiles, const BackwardWor
   });
 }
 
-template <Element kElement, int kDim>
+template <Element kElement, int kDim, bool kTurned>
 __global__ void __launch_bounds__(WarpgroupTiles<GradientsOf::kAll, kDim>::kThreads, 1)
     backward_one_pass_kernel(const __grid_constant__ BackwardArguments args,
                              const __grid_constant__ BackwardMaps maps) {
@@ -214,19 +214,23 @@ __global__ void __launch_bounds__(WarpgroupTiles<GradientsOf::kAll, kDim>::kThre
     pin_registers(dq);
     stage_query_gradients(dq, last);
   }
-  const auto put = [&](const Output& to, const float(&c)[kDim / 8][4], float factor) {
+  const auto put = [&](const Output& to, const float(&c)[kDim / 8][4], float factor,
+                       const RowTurns& turned) {
     put_gradient<kElement, kDim>(to, work.batch, work.head, first_row, problem.m, problem.head_dim,
-                                 factor, c, lane);
+                                 factor, c, lane, turned);
   };
-  put(args.pass.grad_k, dk, problem.scale);
-  put(args.pass.grad_v, dv, 1.0f);
+  put(args.pass.grad_k, dk, problem.scale,
+      kTurned ? RowTurns{args.pass.cos, args.pass.sin} : RowTurns());
+  put(args.pass.grad_v, dv, 1.0f, {});
 #endif
 }
 
 template <Element kElement, int kDim>
 cudaError_t launch_backward_one_pass(const BackwardArguments& args, cudaStream_t stream) {
-  return launch_tiles<WarpgroupTiles<GradientsOf::kAll, kDim>,
-                      backward_one_pass_kernel<kElement, kDim>>(args, stream);
+  using Tiles = WarpgroupTiles<GradientsOf::kAll, kDim>;
+  return args.pass.cos == nullptr
+             ? launch_tiles<Tiles, backward_one_pass_kernel<kElement, kDim, false>>(args, stream)
+             : launch_tiles<Tiles, backward_one_pass_kernel<kElement, kDim, true>>(args, stream);
 }
 
 }  // namespace flashstep::attention_cuda

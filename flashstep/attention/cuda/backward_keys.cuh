@@ -166,7 +166,8 @@ __device__ inline void finish_keys(const BackwardArguments& args, const KeysWork
   constexpr int kBytes = Shape::Math::kBytes;
   put_rows<kElement>(head_data<kBytes>(args.pass.grad_k, work.batch, work.head),
                      args.pass.grad_k.strides.row * kBytes, first_key, problem.m, first_column,
-                     problem.head_dim, problem.scale, dk, lane.index, add);
+                     problem.head_dim, problem.scale, dk, lane.index, add,
+                     {args.pass.cos, args.pass.sin});
   put_rows<kElement>(head_data<kBytes>(args.pass.grad_v, work.batch, work.head),
                      args.pass.grad_v.strides.row * kBytes, first_key, problem.m, first_column,
                      problem.head_dim, 1.0f, dv, lane.index, add);

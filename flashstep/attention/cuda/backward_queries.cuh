@@ -203,7 +203,8 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
   } else {
     put_rows<Math::kElement>(head_data<Math::kBytes>(args.pass.grad_q, work.batch, work.head),
                              args.pass.grad_q.strides.row * Math::kBytes, row, problem.n, 0,
-                             problem.head_dim, problem.scale, dq, lane.index, add);
+                             problem.head_dim, problem.scale, dq, lane.index, add,
+                             {args.pass.cos, args.pass.sin});
   }
 }
 

@@ -43,12 +43,32 @@ __device__ inline uint32_t b_lane_address(uint32_t tile, int lane) {
   return tile + TileType::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
+template <int kCount>  // 2 or 4; as aligned as they are long
+__device__ inline void load_floats(float (&to)[kCount], const float* from) {
+  static_assert(kCount == 2 || kCount == 4);
+  if constexpr (kCount == 4) {
+    const float4 x = __ldg(reinterpret_cast<const float4*>(from));
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+  } else {
+    const float2 x = __ldg(reinterpret_cast<const float2*>(from));
+    to[0] = x.x, to[1] = x.y;
+  }
+}
+
+// The angles by which rope turned the pairs (2i, 2i + 1) of a row; null: it did not.
+struct RowTurns {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+};
+
 // One row of kBlocks C fragments to memory, below `columns` (a multiple of 8): value(block, i) is
-// this lane's number i of a block. Lanes exchange 16-bit numbers first, so that each writes up to
+// this lane's number i of a block. 16-bit numbers are rounded and, of a row that was turned, turned
+// back. Lanes exchange 16-bit numbers first, so that each writes up to
 // 16 bytes at once: stores of 4 take the L2 cache longer than a short pass takes to compute. `row`
 // is null where nothing is written. All lanes of the warp take part.
 template <Element kElement, int kBlocks, typename Value>
-__device__ inline void put_row(char* row, int columns, const Value& value) {
+__device__ inline void put_row(char* row, int columns, const Value& value,
+                               const RowTurns& turns = {}) {
   const int lane_of_row = threadIdx.x % 4;
   if constexpr (kElement == Element::kFloat32) {
 #pragma unroll
@@ -60,6 +80,17 @@ __device__ inline void put_row(char* row, int columns, const Value& value) {
   } else {
     constexpr int kWidth = kBlocks % 4 == 0 ? 4 : 2;  // lanes that exchange, and words of a store
     static_assert(kBlocks % kWidth == 0);
+    const bool is_turned = turns.cos != nullptr;
+    float cos[kBlocks / kWidth][kWidth], sin[kBlocks / kWidth][kWidth];
+    if (is_turned) {  // all loads before the first is waited for
+#pragma unroll
+      for (int block = 0; block < kBlocks; block += kWidth) {
+        const int pair = (block + lane_of_row % kWidth) * 4 + lane_of_row / kWidth * kWidth;
+        const int at = min(pair, columns / 2 - kWidth);
+        load_floats(cos[block / kWidth], turns.cos + at);
+        load_floats(sin[block / kWidth], turns.sin + at);
+      }
+    }
 #pragma unroll
     for (int block = 0; block < kBlocks; block += kWidth) {
       uint32_t words[kWidth];
@@ -77,6 +108,15 @@ __device__ inline void put_row(char* row, int columns, const Value& value) {
           const uint32_t other =
               __shfl_xor_sync(kFullWarp, is_upper ? words[i] : words[i + bit], bit);
           (is_upper ? words[i] : words[i + bit]) = other;
+        }
+      }
+      if (is_turned) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const float2 pair = ElementTraits<kElement>::unpack(words[i]);
+          const float c = cos[block / kWidth][i], s = -sin[block / kWidth][i];
+          words[i] =
+              ElementTraits<kElement>::pack(c * pair.x - s * pair.y, s * pair.x + c * pair.y);
         }
       }
       const int at = block + lane_of_row % kWidth;
