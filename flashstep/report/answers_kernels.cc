@@ -137,16 +137,44 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
   };
 }
 
-// One table row for each kind of inputs, over lengths and passes.
+std::string inputs_of(const TableRow& row) {
+  return say(str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
+                 row.text("mask") == "causal" ? ", causal" : ", no mask", ", head_dim {D}"),
+             row);
+}
+
+// Times of one kind of inputs, with a head dim of 64 where there is one, beside the formula's.
+measure::Table latencies(const TableRows& all) {
+  TableRows told;
+  for (const TableRows& rows : all.with({"time"}).by(kSpeedCase)) {
+    if (rows.with({"naive"}).empty()) continue;
+    if (told.empty() || told.front().number("D") != 64) told = rows;
+  }
+  measure::Table table;
+  if (told.empty()) return table;
+  const Columns passes = told.distinct("pass");
+  table.columns = {measure::integer_column("N")};
+  for (const std::string& pass : passes) {
+    for (const std::string& whose : {pass, pass + ", formula"}) {
+      table.columns.push_back(measure::number_column(whose, "ms", 0));
+      table.columns.back().format = {measure::NumberFormat::Style::kSignificant, 3};
+    }
+  }
+  for (const TableRows& same : told.by({"N"})) {
+    std::vector<measure::Cell> cells = {*same.front().cell("N")};
+    for (const std::string& pass : passes) {
+      const TableRow row = same.first({{"pass", pass}});
+      for (const char* whose : {"time", "naive"})
+        cells.push_back(row ? *row.cell(whose) : measure::Cell());
+    }
+    table.add_row(std::move(cells));
+  }
+  table.notes = {inputs_of(told.front()) + "; the other inputs are among all measurements."};
+  return table;
+}
+
 Facts attention_speed(const Evidence& evidence) {
   Facts facts;
-  facts.table.columns = {measure::text_column("inputs"),
-                         measure::integer_column("head_dim"),
-                         measure::integer_column("cases"),
-                         measure::integer_column("ours faster"),
-                         measure::integer_column("ours slower"),
-                         measure::number_column("x best other", "", 2),
-                         measure::number_column("x formula", "", 2)};
   std::vector<std::pair<double, std::string>> speeds;
   std::vector<double> formula;
   Tally all;
@@ -154,22 +182,16 @@ Facts attention_speed(const Evidence& evidence) {
     const TableRow row = rows.front();
     const std::vector<double> others = rows.numbers("x best peer");
     if (others.empty()) continue;
-    Tally tally;
-    for (const double other : others) tally.add(other, 1), all.add(other, 1);
+    for (const double other : others) all.add(other, 1);
     std::vector<double> naive;
     for (const TableRow& each : rows.with({"naive"}))
       naive.push_back(each.number("naive") / each.number("time"));
     if (!naive.empty()) formula.push_back(measure::geometric_mean(naive));
-    const std::string inputs =
-        str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
-            row.text("mask") == "causal" ? ", causal" : ", no mask");
     const double mean = measure::geometric_mean(others);
-    speeds.emplace_back(mean, str(fixed(mean, 2), " (", say(inputs + ", head_dim {D}", row), ")"));
-    facts.table.add_row({inputs, *row.cell("D"), others.size(), tally.more(), tally.less(), mean,
-                         naive.empty() ? measure::Cell() : measure::Cell(formula.back())});
+    speeds.emplace_back(mean, str(fixed(mean, 2), " (", inputs_of(row), ")"));
   }
   if (speeds.empty()) return {};
-  facts.table.notes = {"x: the other's time over ours, in geometric mean; above 1 ours is faster."};
+  facts.table = latencies(evidence.rows("speed"));
   facts.words = {{"speeds", span_of(std::move(speeds))},
                  {"tally", all.words("slower", "as fast within 2 %", "faster")},
                  {"formula", span_of(formula, 1)}};

@@ -126,16 +126,17 @@ Facts profile_others(const Evidence& evidence) {
   return facts;
 }
 
-// Of these classes in the time in kernels, of one column of shares.
-double share_of(const TableRows& rows, const std::string& column, const Columns& classes) {
-  double part = 0, kernels = 0;
+// Of these classes in the time in kernels, or in all time, of one column of shares.
+double share_of(const TableRows& rows, const std::string& column, const Columns& classes,
+                bool of_all = false) {
+  double part = 0, whole = 0;
   for (const TableRow& row : rows) {
-    if (is_waiting(row)) continue;
+    if (is_waiting(row) && !of_all) continue;
     const double share = std::fmax(row.number(column), 0);
-    kernels += share;
+    whole += share;
     if (contains(classes, row.text("class"))) part += share;
   }
-  return part / kernels;
+  return part / whole;
 }
 
 Facts profile_shares(const Evidence& evidence) {
@@ -158,6 +159,16 @@ Facts profile_shares(const Evidence& evidence) {
                  shown};
   facts.picture = {"profile_shares_" + name_in_files(shown.front()),
                    shown.front().text("attention")};
+  // The table's shares are of all time.
+  const double waiting = share_of(shown, "step share", {"idle", "host"}, /*of_all=*/true);
+  if (waiting > kNotable) {
+    const auto of_all = [&](const char* column) {
+      return percent(share_of(shown, column, {"matmul"}, /*of_all=*/true));
+    };
+    facts.words["waiting"] = percent(waiting);
+    facts.words["of all before"] = of_all("inference share");
+    facts.words["of all after"] = of_all("step share");
+  }
   if (shown.first({{"class", "attention"}})) {
     facts.words["both before"] = share("inference share", kHoldProducts);
     facts.words["both after"] = share("step share", kHoldProducts);
