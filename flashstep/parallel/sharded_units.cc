@@ -354,6 +354,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   // A gradient has reached what the unit's forward returned.
   void before_backward(size_t unit) {
     const std::lock_guard lock(mutex_);
+    require(!at::GradMode::is_enabled(), "[fully sharded] expected a backward without ",
+            "create_graph, got one with it: a second one would need parameters whose memory is ",
+            "freed, and the means of gradients have no graph");
     begin_backward();
     gather(unit);
     collect(unit);
@@ -430,9 +433,6 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
             units_[unit].name(), " returned, but ", t.name, " was used beside it");
     require(t.tensor.grad().layout() == at::kStrided,
             "[fully sharded] expected dense gradients, got a sparse one for ", t.name);
-    require(!at::GradMode::is_enabled() || !t.tensor.grad().requires_grad(),
-            "[fully sharded] expected backward() without create_graph: the mean of ", t.name,
-            "'s gradient over the ranks has no graph");
     if (std::exchange(t.has_gradient, true)) return;
     if (--uses_[unit].awaited > 0 || uses_[unit].open > 0) return;
     reduce(unit, 0);
