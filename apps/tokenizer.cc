@@ -127,7 +127,10 @@ void add_encode_command(CLI::App& tokenizer) {
       ->required();
   command->add_option("--threads", arguments->options.threads, "Threads; 0: all processors")
       ->capture_default_str();
-  command->add_option("--out", arguments->out, "Token file to write")->required();
+  command
+      ->add_option("--out", arguments->out,
+                   "Token file to write; FILE.manifest.json beside it names its tokenizer")
+      ->required();
   command->callback([arguments] { run_encode(*arguments); });
 }
 

@@ -160,12 +160,12 @@ bool has_unknown_option(const CLI::App& app) {
 }
 
 std::string unexpected_argument(const CLI::App& command, const CLI::App& app) {
-  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  std::erase(extras, "--");  // by itself: what should follow it is what is missing
   if (extras.empty()) return "";
   // The words of an unknown option's value come along: the option is what is to be named.
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
   const std::string& word = first == extras.end() ? extras.front() : *first;
-  if (word == "--") return "";  // what should follow it is what is missing
   if (!is_option(word)) {
     return str("expected no further argument of ", command.get_name(), ", got ", word);
   }

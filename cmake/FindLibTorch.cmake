@@ -53,7 +53,12 @@ if(LibTorch_FOUND AND FLASHSTEP_CUDA AND NOT TARGET LibTorch::cuda)
   # LibTorch's headers include cuSPARSE's and others: of the toolkit, beside LibTorch, or fetched alone.
   set(_cache_home "$ENV{XDG_CACHE_HOME}")
   if(NOT _cache_home)
-    set(_cache_home "$ENV{HOME}/.cache")
+    set(_home "$ENV{HOME}")
+    if(NOT _home)
+      execute_process(COMMAND sh -c [[getent passwd "$(id -u)" | cut -d: -f6]] OUTPUT_VARIABLE _home
+                      OUTPUT_STRIP_TRAILING_WHITESPACE)
+    endif()
+    set(_cache_home "${_home}/.cache")
   endif()
   find_path(LibTorch_CUDA_LIBRARIES_INCLUDE_DIR cusparse.h NO_DEFAULT_PATH
             PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} /usr/local/cuda/include

@@ -25,7 +25,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake" "${PROJECT_SOURCE
 install(CODE "
   execute_process(COMMAND sh -c [[
     folder=$1
-    while [ $folder != / ]; do
+    while [ \"$folder\" != / ] && [ \"$folder\" != . ]; do
       case $(stat -c %A \"$folder\") in *x|*t) ;; *) echo \"$folder\"; exit ;; esac
       folder=$(dirname \"$folder\")
     done]] sh \"${FLASHSTEP_LIBTORCH}\" OUTPUT_VARIABLE closed OUTPUT_STRIP_TRAILING_WHITESPACE)

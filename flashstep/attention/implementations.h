@@ -82,8 +82,9 @@ const AttentionKernel* find_attention_kernel(std::string_view name);
 // flashstep::attention_forward.
 AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionProblem& problem);
 
-// Whether turned_attention() takes such tensors, where attention() would take `implementation`.
-bool has_turned_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+// Whether turned_attention() takes heads of such a dtype and size, where attention() would take
+// `implementation`.
+bool has_turned_attention(at::ScalarType dtype, int64_t head_dim, at::Device device,
                           const std::string& implementation);
 // Causal attention of 16-bit q and k (B, H, N, D) that rope has turned by cos and sin (N, D / 2)
 // float32. The gradients are of what it turned, so that its backward needs no pass of its own; they

@@ -104,7 +104,8 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
 
 // For q, k and v of one shape (B, H, N, D): each row's one behind the other.
 std::tuple<Tensor, Tensor, Tensor> empty_rows_of_three(const Tensor& q) {
-  const Tensor all = at::empty({q.size(0), q.size(2), 3, q.size(1), q.size(3)}, q.options());
+  const Tensor all = at::empty_symint(
+      {q.sym_size(0), q.sym_size(2), 3, q.sym_size(1), q.sym_size(3)}, q.options());
   const auto part = [&](int64_t i) { return all.select(2, i).transpose(1, 2); };
   return {part(0), part(1), part(2)};
 }
@@ -117,8 +118,8 @@ void check_turns(const Tensor& turns, const AttentionKernel& kernel, const Tenso
                     reinterpret_cast<uintptr_t>(turns.const_data_ptr()) % 16 == 0;
   require(std::string_view(kernel.name) == "cuda" && q.dim() == 4 && q.sizes() == k.sizes() &&
               q.element_size() == 2 && fits,
-          "[attention] expected cos and sin (N, D / 2) float32 for the kernel cuda and q and k of "
-          "one shape (B, H, N, D) and 16 bits, got ",
+          "[attention] expected cos and sin (N, D / 2) float32, contiguous from a multiple of 16 "
+          "bytes on, for the kernel cuda and q and k of one shape (B, H, N, D) and 16 bits, got ",
           turns.sizes(), " of ", turns.scalar_type(), " for ", kernel.name, ", ", q.sizes(),
           " and ", k.sizes());
 }
@@ -182,9 +183,10 @@ std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::opt
                                                    const Tensor& q, const Tensor& k,
                                                    const Tensor& v, const Tensor&, const Tensor&,
                                                    double, bool, int64_t, bool, std::string_view,
-                                                   const std::optional<Tensor>&,
+                                                   const std::optional<Tensor>& cos,
                                                    const std::optional<Tensor>&) {
   check_known_shapes(q, k, v);
+  if (cos) return empty_rows_of_three(q);
   return {output_shape(q), output_shape(k), output_shape(v)};
 }
 
@@ -290,11 +292,12 @@ AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionP
   return {out, logsumexp};
 }
 
-bool has_turned_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+bool has_turned_attention(at::ScalarType dtype, int64_t head_dim, at::Device device,
                           const std::string& implementation) {
   const AttentionKernel* const kernel = find_attention_kernel("cuda");
-  return kernel != nullptr && (implementation == "auto" || implementation == "cuda") &&
-         q.element_size() == 2 && kernel->refusal(q, k, v).empty();
+  if (kernel == nullptr || (implementation != "auto" && implementation != "cuda")) return false;
+  const Tensor like = at::empty({1, 1, 0, head_dim}, at::TensorOptions(device).dtype(dtype));
+  return like.element_size() == 2 && kernel->refusal(like, like, like).empty();
 }
 
 Tensor turned_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cos,

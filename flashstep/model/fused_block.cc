@@ -117,7 +117,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
                                const Tensor& wq, const Tensor& wk, const Tensor& wv,
                                const Tensor& cos, const Tensor& sin, int64_t num_heads,
                                double epsilon, at::ScalarType dtype, bool keeps_norm,
-                               const std::string& implementation) {
+                               bool turned_back) {
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Norm norm{norm_weight.detach(), epsilon};
     const auto [y, rstd] = norm(rows, dtype);
@@ -133,8 +133,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
         {rows, norm.weight, rstd, keeps_norm ? y : Tensor(), weights, cos, sin});
     context->saved_data["num_heads"] = num_heads;
     context->saved_data["epsilon"] = epsilon;
-    context->saved_data["turned_back"] =
-        internal::has_turned_attention(heads[0], heads[1], heads[2], implementation);
+    context->saved_data["turned_back"] = turned_back;
     return {heads[0], heads[1], heads[2], x};
   }
 
@@ -278,18 +277,19 @@ Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockCont
   const auto mixed = [&] {
     const ScopedRange whole("self-attention");
     const Tensor cos = context.rotary.cos.contiguous(), sin = context.rotary.sin.contiguous();
+    const bool turns_back = internal::has_turned_attention(dtype, x.size(-1) / attn.num_heads(),
+                                                           x.device(), attn.implementation());
     auto inputs = AttentionInputs::apply(x, block.ln1->weight, attn.q_proj->weight,
                                          attn.k_proj->weight, attn.v_proj->weight, cos, sin,
                                          attn.num_heads(), block.ln1->epsilon(), dtype,
-                                         recompute == Recompute::kNone, attn.implementation());
+                                         recompute == Recompute::kNone, turns_back);
     const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
     AttentionOptions options;
     options.causal = true;
     options.implementation = attn.implementation();
     const ScopedRange range("attention");
-    inputs.push_back(internal::has_turned_attention(q, k, v, options.implementation)
-                         ? internal::turned_attention(q, k, v, cos, sin)
-                         : attention(q, k, v, options));
+    inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin)
+                                : attention(q, k, v, options));
     return inputs;
   }();
   const Tensor attended = mixed[4].transpose(1, 2).reshape({-1, x.size(-1)});

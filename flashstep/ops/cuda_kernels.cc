@@ -86,14 +86,12 @@ void rope_cuda(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inver
 
 void rope_parts_cuda(const std::vector<Tensor>& x, const Tensor& cos, const Tensor& sin,
                      bool inverse, const std::vector<Tensor>& y) {
-  constexpr size_t kTurned = 2;  // values are not
   const Tensor &from = x.front(), &to = y.front();
   ops_cuda::Rope arguments{};
   arguments.parts = static_cast<int>(x.size());
   for (size_t part = 0; part < x.size(); ++part) {
     arguments.x[part] = x[part].const_data_ptr();
     arguments.y[part] = y[part].mutable_data_ptr();
-    arguments.turns[part] = part < kTurned;
   }
   arguments.type = element_of(from);
   arguments.cos = cos.const_data_ptr<float>();

@@ -22,9 +22,11 @@ at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, at::Sca
 // Whether oneDNN, allowed no more than `isa` (a value of ONEDNN_MAX_CPU_ISA), has such products.
 bool isa_multiplies(const std::string& isa, at::ScalarType dtype);
 
-// UserError unless targets are int64 of this shape and, on the CPU, in [0, classes).
-// UserError for one outside [0, end). Of ids on a GPU nothing is read.
+// UserError for an id outside [0, end); on a GPU, which the host does not wait for, nothing is
+// read.
 void check_ids(const char* operation, const char* what, const at::Tensor& ids, int64_t end);
+
+// UserError unless targets are int64 of this shape and, on the CPU, in [0, classes).
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes);
 

@@ -164,8 +164,10 @@ measure::Table latencies(const TableRows& all) {
     std::vector<measure::Cell> cells = {*same.front().cell("N")};
     for (const std::string& pass : passes) {
       const TableRow row = same.first({{"pass", pass}});
-      for (const char* whose : {"time", "naive"})
-        cells.push_back(row ? *row.cell(whose) : measure::Cell());
+      for (const char* whose : {"time", "naive"}) {
+        const measure::Cell* cell = row ? row.cell(whose) : nullptr;
+        cells.push_back(cell == nullptr ? measure::Cell() : *cell);
+      }
     }
     table.add_row(std::move(cells));
   }

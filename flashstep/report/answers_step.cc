@@ -14,8 +14,8 @@ const Columns kStepCase = {"model", "context", "precision", "attention", "mode"}
 // A deviation that does not move a conclusion.
 constexpr double kSmallDeviation = 0.05;
 
-// The standard deviation over the mean: the largest of those of the whole step, and of a pass
-// beside its median, where the row has it; and whose it is, "" for the step.
+// The largest standard deviation: of the whole step, over its mean, or of a pass, over its median;
+// and whose it is, "" for the step.
 std::pair<double, std::string> most_deviation(const TableRow& row) {
   std::pair<double, std::string> most = {row.number("deviation") / row.number("mean"), ""};
   for (const char* pass : {"forward", "backward"}) {
@@ -69,7 +69,7 @@ Facts step_times(const Evidence& evidence) {
     return row.text("mode").find("bf16 stream") != std::string::npos;
   });
   if (!shown.first({{"context", shakiest.text("context")}})) shown.push_back(shakiest);
-  const double most = deviation_share(shakiest);
+  const auto [most, whose] = most_deviation(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
   // A size's name is the handout's; how large it is, is the model's.
   const std::string forward = "{forward|ms} ({model}[, {parameters|3} M parameters])";
@@ -79,7 +79,7 @@ Facts step_times(const Evidence& evidence) {
                     {"gain", gain},
                     {"short", short_stream.empty() ? "" : "residual stream and gradients"},
                     {"most", percent(most, 1)},
-                    {"pass", most_deviation(shakiest).second},
+                    {"whole", whose.empty() ? "mean" : "median of " + whose},
                     {"vary", which(!(most <= kSmallDeviation))},
                     {"none", no_room > 0 ? count_of(no_room, "case") : ""}},
           .rows = {{"", first.front()}, {"shakiest", shakiest}},

@@ -89,7 +89,7 @@ class DocumentMaker {
     if (has_table) page_.table(table);
     // Neighbours share a table, and so its derivation.
     const std::vector<std::string>& derivation = part.finding.derivation;
-    if (!derivation.empty() && shown_.insert(derivation.front()).second)
+    if (!derivation.empty() && shown_.insert(part.year + join(derivation, "\n")).second)
       page_.fold("Derivation", "", [&] { page_.list(derivation); });
     const PictureFile* picture = picture_of(part);
     if (picture != nullptr && !has_table && shown_.insert(picture->file).second)
@@ -284,7 +284,7 @@ class DocumentMaker {
   const RunRecord& record_;
   std::vector<Answer> answers_;
   std::set<std::string> years_;  // with results of their own
-  std::set<std::string> shown_;  // in answers: pictures, and the beginnings of derivations
+  std::set<std::string> shown_;  // in answers: pictures, and derivations
   Page page_;
   Document document_;
 };

@@ -288,11 +288,13 @@ uint64_t encode_to_file(const Tokenizer& tokenizer, const std::vector<fs::path>&
                         const fs::path& output, const EncodeOptions& options) {
   const fs::path manifest = manifest_path(output);
   std::error_code error;
-  if (fs::exists(fs::symlink_status(manifest, error)))
-    parse_manifest(read_file(manifest), manifest.string());
-  // Not the stage of prepare_data(), which takes its own files alone for its own.
-  return write_tokens(tokenizer, texts, options,
-                      {"encode", {{"tokenizer", tokenizer.fingerprint()}}, {}, {output}});
+  const Stage stage{"encode", {{"tokenizer", tokenizer.fingerprint()}}, {}, {output}};
+  if (fs::exists(fs::symlink_status(manifest, error))) {
+    const std::string made_by = parse_manifest(read_file(manifest), manifest.string()).stage;
+    require(made_by == stage.name, "[tokenizer] expected another file than ", output.string(),
+            ", which a run has prepared, as ", manifest.string(), " says");
+  }
+  return write_tokens(tokenizer, texts, options, stage);
 }
 
 void require_tokens_of(const Tokenizer& tokenizer, const fs::path& tokens) {

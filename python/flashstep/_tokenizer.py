@@ -106,7 +106,7 @@ class Tokenizer:
 
     def encode_files(self, files: Path | Iterable[Path], out: Path, *, threads: int = 0) -> int:
         """Encodes text files into a token file (.npy), none of them, and returns the number of tokens. Memory does
-        not grow with the files."""
+        not grow with the files. OUT.manifest.json beside it names the tokenizer, which `eval` and training ask for."""
         return self._engine.encode_files(paths_of(files), os.fspath(out), threads)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -215,12 +215,12 @@ __global__ void __launch_bounds__(WarpgroupTiles<GradientsOf::kAll, kDim>::kThre
     stage_query_gradients(dq, last);
   }
   const auto put = [&](const Output& to, const float(&c)[kDim / 8][4], float factor,
-                       const RowTurns& turned) {
+                       const RowRotation& rotation) {
     put_gradient<kElement, kDim>(to, work.batch, work.head, first_row, problem.m, problem.head_dim,
-                                 factor, c, lane, turned);
+                                 factor, c, lane, rotation);
   };
   put(args.pass.grad_k, dk, problem.scale,
-      kTurned ? RowTurns{args.pass.cos, args.pass.sin} : RowTurns());
+      kTurned ? RowRotation{args.pass.cos, args.pass.sin} : RowRotation());
   put(args.pass.grad_v, dv, 1.0f, {});
 #endif
 }

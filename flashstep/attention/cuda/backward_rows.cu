@@ -90,7 +90,7 @@ struct Finish {
   int64_t heads, rows, padded_rows;
   Output result;
   float factor;
-  RowTurns turned;
+  RowRotation rotation;
 };
 
 // Adds the slices of sums in order, times the factor, rounded to the dtype. A warp takes 16 rows,
@@ -123,7 +123,7 @@ __device__ inline void finish_rows(const Finish& finish, int64_t batches, int pa
         }
       }
       put_rows<kElement>(result, finish.result.strides.row * kBytes, row, finish.rows, column,
-                         head_dim, finish.factor, c, lane, /*add=*/false, finish.turned);
+                         head_dim, finish.factor, c, lane, /*add=*/false, finish.rotation);
     }
   }
 }
@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous_kernel();
   const Problem& problem = args.pass.problem;
   const BackwardPlan& plan = args.plan;
-  const RowTurns turns = {args.pass.cos, args.pass.sin};
+  const RowRotation rotation = {args.pass.cos, args.pass.sin};
   if (plan.q_slices > 0) {
     const Finish q = {args.q_sums,   plan.q_slice,     problem.heads, problem.n,
-                      plan.padded_n, args.pass.grad_q, problem.scale, turns};
+                      plan.padded_n, args.pass.grad_q, problem.scale, rotation};
     finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, [&](int64_t row) {
       // Nothing was written for a tile of queries that see no key.
       if (plan.one_pass) return int64_t{visible_key_tiles(problem, row, 1) > 0};
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
     return chunks < plan.k_slices ? chunks : plan.k_slices;
   };
   const Finish k = {args.k_sums,   plan.k_slice,     problem.kv_heads, problem.m,
-                    plan.padded_m, args.pass.grad_k, problem.scale,    turns};
+                    plan.padded_m, args.pass.grad_k, problem.scale,    rotation};
   finish_rows<kElement>(k, problem.batches, plan.padded_dim, problem.head_dim, key_slices);
   const Finish v = {
       args.v_sums, plan.k_slice, problem.kv_heads, problem.m, plan.padded_m, args.pass.grad_v, 1.0f,

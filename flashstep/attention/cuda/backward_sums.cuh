@@ -37,12 +37,12 @@ __device__ inline void put_sums(float* block, int dim, const float (&c)[kRows][k
 
 // The same into rows first_row, ... below `rows` and columns first_column, ... below `columns` of a
 // result, times `factor`; only float32 results can be added to, and only those of 16 bits turned
-// back, where the rows are `turned` by these tables. All lanes of the warp take part.
+// back, where rope has turned the rows by `rotation`. All lanes of the warp take part.
 template <Element kElement, int kRows, int kColumns>
 __device__ inline void put_rows(char* data, int64_t row_bytes, int64_t first_row, int64_t rows,
                                 int first_column, int columns, float factor,
                                 const float (&c)[kRows][kColumns][4], int lane, bool add,
-                                const RowTurns& turned = {}) {
+                                const RowRotation& rotation = {}) {
 #pragma unroll
   for (int half = 0; half < 2 * kRows; ++half) {
     const int64_t row = first_row + half * 8 + lane / 4;
@@ -63,10 +63,10 @@ __device__ inline void put_rows(char* data, int64_t row_bytes, int64_t first_row
         continue;
       }
     }
-    RowTurns of_row = turned;
-    if (turned.cos != nullptr) {
+    RowRotation of_row = rotation;
+    if (rotation.cos != nullptr) {
       const int64_t first = min(row, rows - 1) * (columns / 2) + first_column / 2;
-      of_row = {turned.cos + first, turned.sin + first};
+      of_row = {rotation.cos + first, rotation.sin + first};
     }
     put_row<kElement, kColumns>(to, columns - first_column, value, of_row);
   }

@@ -56,7 +56,7 @@ __device__ inline void load_floats(float (&to)[kCount], const float* from) {
 }
 
 // The angles by which rope turned the pairs (2i, 2i + 1) of a row; null: it did not.
-struct RowTurns {
+struct RowRotation {
   const float* cos = nullptr;
   const float* sin = nullptr;
 };
@@ -68,7 +68,7 @@ struct RowTurns {
 // is null where nothing is written. All lanes of the warp take part.
 template <Element kElement, int kBlocks, typename Value>
 __device__ inline void put_row(char* row, int columns, const Value& value,
-                               const RowTurns& turns = {}) {
+                               const RowRotation& rotation = {}) {
   const int lane_of_row = threadIdx.x % 4;
   if constexpr (kElement == Element::kFloat32) {
 #pragma unroll
@@ -80,15 +80,15 @@ __device__ inline void put_row(char* row, int columns, const Value& value,
   } else {
     constexpr int kWidth = kBlocks % 4 == 0 ? 4 : 2;  // lanes that exchange, and words of a store
     static_assert(kBlocks % kWidth == 0);
-    const bool is_turned = turns.cos != nullptr;
+    const bool is_turned = rotation.cos != nullptr;
     float cos[kBlocks / kWidth][kWidth], sin[kBlocks / kWidth][kWidth];
     if (is_turned) {  // all loads before the first is waited for
 #pragma unroll
       for (int block = 0; block < kBlocks; block += kWidth) {
         const int pair = (block + lane_of_row % kWidth) * 4 + lane_of_row / kWidth * kWidth;
         const int at = min(pair, columns / 2 - kWidth);
-        load_floats(cos[block / kWidth], turns.cos + at);
-        load_floats(sin[block / kWidth], turns.sin + at);
+        load_floats(cos[block / kWidth], rotation.cos + at);
+        load_floats(sin[block / kWidth], rotation.sin + at);
       }
     }
 #pragma unroll

@@ -45,14 +45,13 @@ int64_t rms_norm_partials(int64_t rows, int64_t width);
 cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream);
 
 // Rotates pairs (x[2i], x[2i+1]) of a row by the angle whose cosine and sine stand at
-// cos[position][i] and sin[position][i]; by minus the angle if `inverse`. Up to three tensors of
-// the same shape and strides at once, of which some may only be copied. A y may be its x.
+// cos[position][i] and sin[position][i]; by minus the angle if `inverse`. Two tensors of
+// the same shape and strides at most at once. A y may be its x.
 struct Rope {
-  static constexpr int kMostParts = 3;  // queries, keys and values
+  static constexpr int kMostParts = 2;  // queries and keys
   int parts;
   const void* x[kMostParts];
   void* y[kMostParts];
-  bool turns[kMostParts];  // else: copied
   Element type;
   const float *cos, *sin;  // (positions, head_dim / 2)
   int64_t batch, heads, positions, head_dim;

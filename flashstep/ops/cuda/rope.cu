@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kThreads)
   float cos[kWidth / 2], sin[kWidth / 2], x[kWidth];
 #pragma unroll
   for (int i = 0; i < kWidth / 2; ++i) {
-    cos[i] = a.turns[part] ? a.cos[angle + i] : 1.0f;
-    sin[i] = !a.turns[part] ? 0.0f : a.inverse ? -a.sin[angle + i] : a.sin[angle + i];
+    cos[i] = a.cos[angle + i];
+    sin[i] = a.inverse ? -a.sin[angle + i] : a.sin[angle + i];
   }
   read(static_cast<const T*>(a.x[part]) + batch * a.batch_stride + head * a.head_stride +
            position * a.position_stride + place,
