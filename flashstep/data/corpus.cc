@@ -125,6 +125,11 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
   if (cut.offset == 0) return corpus;
 
   const fs::path& whole = files[cut.file];
+  if (cut.within_document && options.say) {
+    options.say(str("[data] ", whole.string(), " is one document, no \"",
+                    printable_utf8(options.document_end), "\" divides it: what lies behind byte ",
+                    cut.offset, " is held out"));
+  }
   const fs::path head = options.directory / "train.txt",
                  tail = options.directory / "validation.txt";
   const Stage stage = {"validation", {{"cut at byte", str(cut.offset)}}, {whole}, {head, tail}};
@@ -228,13 +233,25 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
     if (holds_document(text.substr(offset), document_end)) return {file, offset};
     before = found;
   }
+  if (file > 0) return {file, 0};
+  // One document, as a book is: at the last line that begins at or before the target, or the first
+  // one behind it.
+  const auto cuts_nothing = [&](size_t newline) {
+    return newline != std::string_view::npos &&
+           !(holds_document(text.substr(0, newline), document_end) &&
+             holds_document(text.substr(newline), document_end));
+  };
+  size_t newline = text.substr(0, target).rfind('\n');
+  while (cuts_nothing(newline)) newline = text.substr(0, newline).rfind('\n');
+  if (newline == std::string_view::npos) newline = text.find('\n', target);
+  while (cuts_nothing(newline)) newline = text.find('\n', newline + 1);
   require(
-      file > 0, "[corpus] expected at least two documents, each ended by \"",
-      printable_utf8(document_end), "\", to hold one out for validation, got one in ",
-      files[file].string(),
+      newline != std::string_view::npos,
+      "[corpus] expected at least two documents, each ended by \"", printable_utf8(document_end),
+      "\", or two lines, to hold one out for validation, got one in ", files[file].string(),
       ": set text.validation to a file of its own, or text.document_end to what ends a document "
       "there");
-  return {file, 0};
+  return {file, newline + 1, true};
 }
 
 void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::path& to,

@@ -142,7 +142,20 @@ TEST_F(CorpusTest, FilesEndDocuments) {
   EXPECT_EQ(cut({"aaa|", "bbbb"}, 0.9), (Place{1, 0}));
 }
 
-TEST_F(CorpusTest, RefusesToCutOneDocument) {
+TEST_F(CorpusTest, CutsOneDocumentBeforeALine) {
+  //              0 123 456 789
+  EXPECT_EQ(cut({"a\nbb\ncc\ndd"}, 0.5), (Place{0, 5}));
+  EXPECT_EQ(cut({"a\nbb\ncc\ndd"}, 0.1), (Place{0, 8}));
+  EXPECT_EQ(cut({"a\nbb\ncc\ndd"}, 0.99), (Place{0, 2}));  // the first part gets a line
+  EXPECT_EQ(cut({"a\nbb\ncc\n|\n"}, 0.01), (Place{0, 5}));
+  EXPECT_EQ(cut({"\n\naa\nbb", "\n"}, 0.8), (Place{0, 5}));
+  const fs::path play = write("play.txt", "to be\r\nor not\r\n");
+  EXPECT_TRUE(find_cut({play}, 0.5, "|").within_document);
+  EXPECT_EQ(find_cut({play}, 0.5, "|").offset, 7);
+  EXPECT_FALSE(find_cut({write("two", "a|b\n")}, 0.5, "|").within_document);
+}
+
+TEST_F(CorpusTest, RefusesToCutOneLine) {
   EXPECT_THROW(cut({"aaaa"}, 0.5), UserError);
   EXPECT_THROW(cut({"aaaa|"}, 0.5), UserError);
   EXPECT_THROW(cut({"aaaa|\n"}, 0.5), UserError);
