@@ -62,25 +62,31 @@ void require_model_of(const std::string& saved_json, const Config& config,
 
 }  // namespace
 
-TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
-  const Config config = load_run_config(run);
-  const torch::Device device =
-      device_by_name(device_name.empty() ? config.train.device : device_name);
+StoredRun open_run(const std::filesystem::path& run) {
   const auto warn = [](const std::string& sentence) {
     std::fprintf(stderr, "%s\n", sentence.c_str());
   };
-  const auto checkpoint = open_newest(run / "checkpoints", warn);
+  const Config config = load_run_config(run);
+  auto checkpoint = open_newest(run / "checkpoints", warn);
   require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
           ", but there is none yet");
   require_model_of(config_of(checkpoint->state_json), config, run);
-  TrainedModel trained{config, Tokenizer::load(run / "tokenizer"),
-                       Transformer(config.model, 0, device), device, checkpoint->step};
-  const std::string trained_with = tokenizer_of(checkpoint->state_json);
-  require(trained_with.empty() || trained_with == trained.tokenizer.fingerprint(),
+  StoredRun stored{config, Tokenizer::load(run / "tokenizer"), std::move(*checkpoint)};
+  const std::string trained_with = tokenizer_of(stored.checkpoint.state_json);
+  require(trained_with.empty() || trained_with == stored.tokenizer.fingerprint(),
           "[run] expected the tokenizer that the run was trained with in ",
           (run / "tokenizer").string(), ", got another one");
-  load_module(*trained.model, checkpoint->model.tensors,
-              flashstep::str("the checkpoint of step ", checkpoint->step));
+  return stored;
+}
+
+TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
+  StoredRun stored = open_run(run);
+  const torch::Device device =
+      device_by_name(device_name.empty() ? stored.config.train.device : device_name);
+  TrainedModel trained{stored.config, std::move(stored.tokenizer),
+                       Transformer(stored.config.model, 0, device), device, stored.checkpoint.step};
+  load_module(*trained.model, stored.checkpoint.model.tensors,
+              flashstep::str("the checkpoint of step ", trained.step));
   trained.model->eval();
   return trained;
 }

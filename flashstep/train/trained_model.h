@@ -10,10 +10,22 @@
 #include "flashstep/model.h"
 #include "flashstep/tokenizer.h"
 #include "flashstep/train/config.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 
-// What a run trained, ready for use: the weights of its newest whole checkpoint.
+// What a run trained, its weights still in the files of its newest whole checkpoint.
+struct StoredRun {
+  Config config;
+  Tokenizer tokenizer;
+  StoredCheckpoint checkpoint;
+};
+
+// UserError if `run` is no run, has no checkpoint yet, another model than its checkpoint or another
+// tokenizer than it was trained with.
+StoredRun open_run(const std::filesystem::path& run);
+
+// The same, ready for use.
 struct TrainedModel {
   Config config;
   Tokenizer tokenizer;
@@ -22,8 +34,7 @@ struct TrainedModel {
   int64_t step;  // of the checkpoint
 };
 
-// `device`: "cpu", "cuda", or empty for the run's. UserError if `run` is no run, has no checkpoint
-// yet or another tokenizer than it was trained with.
+// `device`: "cpu", "cuda", or empty for the run's. UserError as open_run().
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
 
 // `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
