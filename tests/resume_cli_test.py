@@ -31,6 +31,28 @@ class ResumeTest(TrainCommandTest):
         self.assertEqual(os.stat("data/train.npy").st_mtime_ns, before)
         self.refused(["[resume]", "tokenizer that the run began with"], *other, "--set", "text.directory=copied")
 
+    def test_a_run_goes_on_where_its_text_is_not(self):
+        shutil.copytree("whole", "moved/run")
+        for name in ("train", "validation"):
+            shutil.copy(f"data/{name}.npy", f"moved/{name}.npy")
+        resumed = flashstep("train", "config.json", "--run", "moved/run", "--resume", "--set", "train.steps=14", "--set",
+                            "text.source=gone.txt", "--set", "tokens.train=moved/train.npy", "--set",
+                            "tokens.validation=moved/validation.npy", "--set", "tokenizer.path=moved/run/tokenizer")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+
+    def test_a_warm_up_that_is_not_given_stays_the_runs(self):
+        config = json.loads(Path("config.json").read_text())
+        del config["schedule"]["warmup_steps"]
+        Path("no_warm_up.json").write_text(json.dumps(config))
+        train = ("train", "no_warm_up.json", "--run", "short", "--set")
+        self.assertEqual(flashstep(*train, "train.steps=12").returncode, 0)
+        resumed = flashstep(*train, "train.steps=40", "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertNotIn("warmup_steps", resumed.stderr)
+        self.assertEqual(json.loads(Path("short/config.json").read_text())["schedule"]["warmup_steps"], 1)
+        given = flashstep(*train, "train.steps=42", "--resume", "--set", "schedule.warmup_steps=2")
+        self.assertIn("schedule.warmup_steps was 1, is now 2", given.stderr)
+
     def test_a_text_that_changed_is_named(self):
         os.makedirs("texts")
         shutil.copy("stories.txt", "texts/a.txt")

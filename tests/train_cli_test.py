@@ -205,6 +205,21 @@ class TrainTest(TrainCommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(metrics("second")[0]["val_loss"], metrics("whole")[12]["val_loss"])
 
+    def test_weights_go_on_with_their_own_tokenizer(self):
+        Path("mine.txt").write_text(Path("all.txt").read_text()[300_000:500_000])
+        train = ("train", "config.json", "--set", "text.source=mine.txt", "--set", "text.directory=mine", "--set",
+                 "train.init_from=whole", "--run")
+        for weights_of in ("whole", "whole/checkpoints/step_00000012",
+                           "whole/checkpoints/step_00000012/model.safetensors"):
+            self.refused(["tokenizer that the weights of train.init_from", "whole/tokenizer"], *train, "tuned",
+                         "--set", f"train.init_from={weights_of}")
+        tuned = flashstep(*train, "tuned", "--set", "tokenizer.path=whole/tokenizer", "--set", "model.rope_theta=500")
+        self.assertEqual(tuned.returncode, 0, tuned.stderr)
+        self.assertIn("NOTE: model.rope_theta was 10000 where the weights of whole were trained, is now 500",
+                      tuned.stderr)
+        self.refused(["expected model.num_heads = 2", "got 4"], *train, "other_heads", "--set",
+                     "tokenizer.path=whole/tokenizer", "--set", "model.num_heads=4")
+
     def test_recomputed_blocks_train_with_the_same_bits(self):
         for precision in ("fp32", "bf16"):
             trained = []
@@ -305,6 +320,25 @@ class TrainTest(TrainCommandTest):
         self.refused(["expected a .safetensors file, a checkpoint or a run with one", "nowhere"],
                      "export", "nowhere", "--out", "never.safetensors")
         self.assertFalse(Path("never.safetensors").exists())
+
+    def test_export_for_other_programs(self):
+        exported = flashstep("export", "whole", "--format", "llama", "--out", "llama", "--dtype", "bf16")
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        config = json.loads(Path("llama/config.json").read_text())
+        self.assertEqual((config["num_hidden_layers"], config["vocab_size"], config["torch_dtype"]), (2, 400, "bfloat16"))
+        self.assertEqual(Path("llama/tokenizer.json").read_bytes(), Path("whole/tokenizer/tokenizer.json").read_bytes())
+        self.assertEqual(json.loads(Path("llama/tokenizer_config.json").read_text())["eos_token"], "<|endoftext|>")
+        files = sorted(os.listdir("llama"))
+        self.refused(["a new directory, or an empty one, got llama"], "export", "whole", "--format", "llama", "--out",
+                     "llama")
+        self.refused(["expected the directory of a run"], "export", "whole/checkpoints/step_00000012", "--format", "llama",
+                     "--out", "not_made")
+        self.assertEqual((sorted(os.listdir("llama")), os.path.exists("not_made")), (files, False))
+        # A full disk leaves nothing.
+        def no_space():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        self.refused(["not_made/"], "export", "whole", "--format", "llama", "--out", "not_made", code=1, preexec_fn=no_space)
+        self.assertFalse(os.path.exists("not_made"))
 
 
 if __name__ == "__main__":

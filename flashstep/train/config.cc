@@ -53,10 +53,11 @@ bool may_be_respelled(const std::string& path, const Config& saved, const Config
   const auto are_paths = [](const std::string& a, const std::string& b) {
     return !a.empty() && !b.empty();
   };
+  // Where one was trained, it is given once its text is elsewhere.
   if (path == "text.source")
     return !is_built_in(saved.text.source) && !is_built_in(now.text.source);
   if (path == "text.validation") return are_paths(saved.text.validation, now.text.validation);
-  if (path == "tokenizer.path") return are_paths(saved.tokenizer.path, now.tokenizer.path);
+  if (path == "tokenizer.path") return !now.tokenizer.path.empty();
   const bool is_of_stories = path == "text.stories_seed" || path == "text.stories_megabytes";
   return is_of_stories && now.text.source != "stories";
 }
@@ -243,7 +244,8 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
   const int64_t default_warmup = std::exchange(warmup, kNotGiven);
   read_json(config, read_file(path), path.string());
   for (const std::string& assignment : assignments) set_field(config, assignment);
-  if (warmup == kNotGiven) {
+  config.schedule.is_warmup_given = warmup != kNotGiven;
+  if (!config.schedule.is_warmup_given) {
     const int64_t cosine = config.schedule.cosine_steps;
     const int64_t steps = std::min(config.train.steps, cosine > 0 ? cosine : config.train.steps);
     warmup = steps < default_warmup ? steps / 10 : default_warmup;

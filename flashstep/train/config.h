@@ -51,6 +51,7 @@ struct ScheduleConfig {
   std::string kind = "cosine";
   double learning_rate = 1e-3, min_learning_rate = 1e-4;
   int64_t warmup_steps = 100, cosine_steps = 0;
+  bool is_warmup_given = true;  // else it follows from train.steps, and a resume keeps the run's
   void visit(FieldVisitor& v);
 };
 

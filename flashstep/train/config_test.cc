@@ -46,6 +46,8 @@ TEST_F(ConfigTest, OverridesInOrder) {
 
 TEST_F(ConfigTest, AWarmUpThatWasNotGivenFitsTheRun) {
   EXPECT_EQ(load("{}").schedule.warmup_steps, 100);
+  EXPECT_FALSE(load("{}").schedule.is_warmup_given);
+  EXPECT_TRUE(load("{}", {"schedule.warmup_steps=100"}).schedule.is_warmup_given);
   EXPECT_EQ(load("{}", {"train.steps=100"}).schedule.warmup_steps, 100);
   EXPECT_EQ(load("{}", {"train.steps=50"}).schedule.warmup_steps, 5);
   EXPECT_EQ(load("{}", {"train.steps=1"}).schedule.warmup_steps, 0);
@@ -146,7 +148,7 @@ TEST_F(ConfigTest, PathsMayBeSpelledOtherwiseOnResuming) {
   EXPECT_FALSE(refuses(saved, {"text.stories_seed=7", "text.stories_megabytes=3"}));
   EXPECT_TRUE(refuses(saved, {"text.source=stories"}));
   EXPECT_TRUE(refuses(saved, {"text.validation=t/held_out.txt"}));
-  EXPECT_TRUE(refuses(saved, {"tokenizer.path=mine"}));
+  EXPECT_FALSE(refuses(saved, {"tokenizer.path=mine"}));  // its contents decide
   const Config given = load("{}", {"text.validation=a.txt", "tokenizer.path=b"});
   EXPECT_FALSE(refuses(given, {"text.validation=../a.txt", "tokenizer.path=/b"}));
   EXPECT_TRUE(refuses(given, {"tokenizer.path="}));

@@ -1,5 +1,5 @@
-// A trained model as Hugging Face's transformers, vLLM and llama.cpp know it: LlamaForCausalLM, the
-// same Transformer under other names.
+// A trained model as Hugging Face's transformers know it, and what reads their models: the same
+// Transformer is their LlamaForCausalLM under other names.
 #pragma once
 
 #include <string>

@@ -165,7 +165,7 @@ struct Training {
 Training make_training(Config config, const TrainOptions& options, torch::Device device,
                        Group* group, const RunDirectory* directory, const PreparedData& data) {
   const auto warn = [&](const std::string& sentence) { say(options, sentence); };
-  const StoredTensors weights = initial_weights(config, group, directory, warn);
+  const StoredTensors weights = initial_weights(config, data.tokenizer, group, directory, warn);
   TrainedParts parts = make_parts(config, device, group, weights);
   config.parallel.world_size = parts.parallel->world_size();
   BatchSampler batches(data.train_tokens, batch_options(config, *parts.parallel),
@@ -298,6 +298,10 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
   if (directory != nullptr && options.resume) {
     has_other_paths = check_saved_config(config, *directory, environment.world_size);
     read_tokens = tokens_read_by(directory->checkpoints());
+  }
+  if (group != nullptr && options.resume) {  // rank 0 alone has the run's config
+    int64_t& warmup = config.schedule.warmup_steps;
+    warmup = std::stoll(group->broadcast(str(warmup)));
   }
   const PreparedData data = has_other_paths
                                 ? same_data(config, options, environment, group)

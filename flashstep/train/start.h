@@ -31,7 +31,8 @@ void keep_tokenizer(const Config& config, const Tokenizer& tokenizer, const RunD
 
 // What a checkpoint would refuse is refused before the data, which other runs may share, are made
 // anew. Of a run that has a checkpoint, train.init_from is said once, when it begins: it becomes
-// the run's. True if text or tokenizer have other paths than when the run began.
+// the run's, and so does a warm-up that is not given. True if text or tokenizer have other paths
+// than when the run began.
 bool check_saved_config(Config& config, const RunDirectory& run, int world_size);
 
 // The same on all ranks; `config` becomes what they say about the model. `read_tokens`: as
@@ -40,8 +41,9 @@ PreparedData make_data(Config& config, const TrainOptions& options, const Enviro
                        Group* group, const std::string& read_tokens = "");
 
 // Those of train.init_from, on all ranks; none if a checkpoint's come later, when the loop begins.
-// `directory`: null on all ranks but the first.
-StoredTensors initial_weights(const Config& config, const Group* group,
+// `directory`: null on all ranks but the first. UserError for weights that were trained with
+// another tokenizer or number of heads.
+StoredTensors initial_weights(const Config& config, const Tokenizer& tokenizer, const Group* group,
                               const RunDirectory* directory, const WarnFunction& warn);
 
 }  // namespace flashstep

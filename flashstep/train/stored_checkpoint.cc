@@ -56,7 +56,10 @@ TensorFiles open_part(const fs::path& directory, const CheckpointState& state,
 }
 
 TensorFiles open_model(const fs::path& directory) {
-  return open_part(directory, read_state(directory), "model");
+  CheckpointState state = read_state(directory);
+  TensorFiles files = open_part(directory, state, "model");
+  files.state_json = std::move(state.state_json);
+  return files;
 }
 
 constexpr const char* kMayBeWhole =

@@ -19,6 +19,7 @@ namespace flashstep {
 struct TensorFiles {
   std::vector<std::filesystem::path> paths;
   StoredTensors tensors;
+  std::string state_json = "";  // of the checkpoint that they belong to; empty: to none
 };
 
 // UserError for a malformed file, a dtype that torch does not have, and a name that two files have.

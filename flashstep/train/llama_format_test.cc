@@ -1,0 +1,158 @@
+// Hugging Face's LlamaForCausalLM, written out in tensor operations, computes the logits of the
+// model whose weights it is given.
+#include "flashstep/train/llama_format.h"
+
+#include <filesystem>
+#include <map>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/model.h"
+#include "flashstep/train/module_tensors.h"
+
+namespace flashstep {
+namespace {
+
+ModelConfig tiny() {
+  ModelConfig config;
+  config.vocab_size = 260;
+  config.context_length = 20;
+  config.d_model = 24;
+  config.d_ff = 40;
+  config.num_layers = 2;
+  config.num_heads = 3;
+  config.rope_theta = 500;
+  config.norm_epsilon = 1e-3;
+  return config;
+}
+
+// 256 bytes and <|end|>.
+Tokenizer bytes_and_end() {
+  const auto text = std::filesystem::temp_directory_path() / str("flashstep-llama-", ::getpid());
+  write_file(text, "text");
+  BpeOptions options;
+  options.vocab_size = 257;
+  options.special_tokens = {"<|end|>"};
+  Tokenizer tokenizer = train_bpe({text}, options);
+  std::filesystem::remove(text);
+  return tokenizer;
+}
+
+std::map<std::string, at::Tensor> whole(const StoredTensors& tensors) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const StoredTensor& tensor : tensors) by_name.emplace(tensor.name, tensor.whole());
+  return by_name;
+}
+
+// Tokens (B, N) -> logits (B, N, V). `json` is config.json.
+class Llama {
+ public:
+  Llama(const std::map<std::string, at::Tensor>& weights, const nlohmann::json& json)
+      : weights_(weights), json_(json) {}
+
+  at::Tensor forward(const at::Tensor& tokens) const {
+    at::Tensor x = weight("model.embed_tokens").index_select(0, tokens.flatten());
+    x = x.view({tokens.size(0), tokens.size(1), -1});
+    for (int64_t layer = 0; layer < json_["num_hidden_layers"].get<int64_t>(); ++layer) {
+      const std::string name = "model.layers." + std::to_string(layer) + ".";
+      x = x + attention(norm(x, name + "input_layernorm"), name + "self_attn.");
+      const at::Tensor y = norm(x, name + "post_attention_layernorm");
+      const at::Tensor gate = at::silu(linear(y, name + "mlp.gate_proj"));
+      x = x + linear(gate * linear(y, name + "mlp.up_proj"), name + "mlp.down_proj");
+    }
+    return linear(norm(x, "model.norm"), "lm_head");
+  }
+
+ private:
+  at::Tensor weight(const std::string& name) const { return weights_.at(name + ".weight"); }
+  at::Tensor linear(const at::Tensor& x, const std::string& name) const {
+    return at::linear(x, weight(name));
+  }
+  at::Tensor norm(const at::Tensor& x, const std::string& name) const {
+    const double epsilon = json_["rms_norm_eps"];
+    return weight(name) * x * at::rsqrt(x.square().mean(-1, true) + epsilon);
+  }
+  // x (B, H, N, D): of each head its halves are turned against each other.
+  at::Tensor turned(const at::Tensor& x) const {
+    const int64_t d = x.size(-1);
+    const double theta = json_["rope_theta"];
+    const at::Tensor frequencies = at::pow(theta, -at::arange(0, d, 2, at::kFloat) / d);
+    const at::Tensor once = at::outer(at::arange(x.size(2), at::kFloat), frequencies);
+    const at::Tensor angles = at::cat({once, once}, -1);
+    const auto halves = x.chunk(2, -1);
+    return x * angles.cos() + at::cat({-halves[1], halves[0]}, -1) * angles.sin();
+  }
+  at::Tensor attention(const at::Tensor& x, const std::string& name) const {
+    const int64_t heads = json_["num_attention_heads"], d = json_["head_dim"];
+    const auto heads_of = [&](const char* projection) {
+      return linear(x, name + projection).view({x.size(0), x.size(1), heads, d}).transpose(1, 2);
+    };
+    const at::Tensor y = at::scaled_dot_product_attention(
+        turned(heads_of("q_proj")), turned(heads_of("k_proj")), heads_of("v_proj"), {}, 0, true);
+    return linear(y.transpose(1, 2).reshape(x.sizes()), name + "o_proj");
+  }
+
+  const std::map<std::string, at::Tensor>& weights_;
+  const nlohmann::json& json_;
+};
+
+TEST(LlamaFormat, ComputesTheSameLogits) {
+  Transformer model(tiny(), 7);
+  torch::NoGradGuard no_grad;
+  for (auto& item : model->named_parameters()) {  // norms are ones as they are made
+    if (item.key().find("ln") != std::string::npos) item.value().uniform_(0.5, 2);
+  }
+  const auto weights = whole(llama_tensors(in_memory(module_tensors(*model)), tiny()));
+  const Tokenizer bytes = bytes_and_end();
+  const auto json = nlohmann::json::parse(llama_config(tiny(), bytes, "<|end|>", "float32"));
+  const at::Tensor tokens = at::randint(260, {2, 20}, at::kLong);
+  const at::Tensor ours = model->forward(tokens), theirs = Llama(weights, json).forward(tokens);
+  EXPECT_TRUE(at::allclose(ours, theirs, 1e-4, 1e-4)) << (ours - theirs).abs().max();
+}
+
+// Weights are read 16 MiB at a time, wherever that cuts a head.
+TEST(LlamaFormat, AnyPartIsThatOfTheWhole) {
+  Transformer model(tiny(), 7);
+  for (const StoredTensor& tensor : llama_tensors(in_memory(module_tensors(*model)), tiny())) {
+    const at::Tensor all = tensor.whole().flatten();
+    for (int64_t begin = 0; begin < all.numel(); begin += 101) {
+      const int64_t end = std::min(begin + 150, all.numel());
+      EXPECT_TRUE(tensor.read(begin, end).equal(all.slice(0, begin, end))) << tensor.name;
+    }
+  }
+}
+
+TEST(LlamaFormat, NamesTheEndOfADocumentWhereItIsAToken) {
+  const Tokenizer bytes = bytes_and_end();
+  const auto config = [&](const std::string& end) {
+    return nlohmann::json::parse(llama_config(tiny(), bytes, end, "bfloat16"));
+  };
+  EXPECT_EQ(config("<|end|>")["eos_token_id"], 256);
+  EXPECT_EQ(config("<|end|>")["torch_dtype"], "bfloat16");
+  EXPECT_TRUE(config("\n\n")["eos_token_id"].is_null());
+  EXPECT_TRUE(config("")["bos_token_id"].is_null());
+  const auto tokens = nlohmann::json::parse(llama_tokenizer_config(tiny(), bytes, "<|end|>"));
+  EXPECT_EQ(tokens["eos_token"], "<|end|>");
+  EXPECT_FALSE(
+      nlohmann::json::parse(llama_tokenizer_config(tiny(), bytes, "")).contains("eos_token"));
+}
+
+TEST(LlamaFormat, RefusesOtherModels) {
+  ModelConfig more = tiny();
+  more.num_layers = 3;
+  Transformer model(tiny(), 7);
+  const auto tensors = in_memory(module_tensors(*model));
+  EXPECT_THROW(llama_tensors(tensors, more), UserError);
+  auto renamed = tensors;
+  renamed.front().name = "another.weight";
+  EXPECT_THROW(llama_tensors(renamed, tiny()), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep
