@@ -64,6 +64,7 @@ void export_file(const std::string& from, const std::string& out, const std::str
   };
   TensorFiles files = open_weights(from, warn);
   for (const fs::path& path : files.paths) require_other_file(path, out);
+  require_same_kind(out, "{", 8, "a .safetensors file");  // behind the header's length
   write_weights(std::move(files.tensors), out, dtype);
 }
 

@@ -104,6 +104,7 @@ void run_encode(EncodeArguments arguments) {
   require_no_file_of_run(arguments.out);
   for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
+  require_same_kind(arguments.out, "\x93NUMPY", 0, "a token file (.npy)");
   const auto tokenizer = Tokenizer::load(arguments.tokenizer);
   const SignalGuard guard;
   ProgressBar bar("encoding", ProgressBar::Unit::kBytes);

@@ -308,6 +308,9 @@ class TrainTest(TrainCommandTest):
         half = flashstep("export", step, "--out", "half.safetensors", "--dtype", "bf16")
         self.assertEqual(half.returncode, 0, half.stderr)
         self.assertEqual({dtype for dtype, _ in tensors("half.safetensors").values()}, {"BF16"})
+        text = Path("stories.txt").read_text()
+        self.refused(["a .safetensors file to replace", "stories.txt"], "export", "whole", "--out", "stories.txt")
+        self.assertEqual(Path("stories.txt").read_text(), text)
         shutil.copytree(step, "step_00000012")  # its file alone is held against its hash, too
         damaged = bytearray(Path("step_00000012/model.safetensors").read_bytes())
         damaged[-1] ^= 1

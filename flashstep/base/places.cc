@@ -45,6 +45,15 @@ void require_other_file(const std::filesystem::path& input, const std::filesyste
           "expected to write another file than ", input, ", which is read");
 }
 
+void require_same_kind(const std::filesystem::path& output, std::string_view bytes, size_t at,
+                       const char* kind) {
+  if (!std::filesystem::is_regular_file(output)) return;
+  const MappedFile there(output);
+  require(there.size_bytes() == 0 ||
+              (there.size_bytes() > at && there.bytes().substr(at).starts_with(bytes)),
+          "expected a new file, or ", kind, " to replace, got ", output, ", another kind of file");
+}
+
 bool is_all_ours(const std::filesystem::path& directory, const IsOurs& is_ours) {
   std::error_code error;
   if (!std::filesystem::is_directory(std::filesystem::symlink_status(directory, error)))

@@ -21,6 +21,11 @@ void require_place_for_directory(const std::filesystem::path& path);
 // UserError if the two names, of what is read and of what is written, are one file.
 void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output);
 
+// Before a file is replaced: UserError if what is there is no file of its kind, which has `bytes`
+// at the place `at`. An empty file is of any kind.
+void require_same_kind(const std::filesystem::path& output, std::string_view bytes, size_t at,
+                       const char* kind);
+
 // Whether a file of this name is one of those that a directory of ours consists of.
 using IsOurs = std::function<bool(std::string_view name)>;
 

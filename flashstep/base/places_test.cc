@@ -37,6 +37,19 @@ TEST_F(PlacesTest, WhatIsReadIsNotWritten) {
   EXPECT_THROW(require_other_file(directory_ / "a", directory_ / "link"), UserError);
 }
 
+TEST_F(PlacesTest, AFileOfAnotherKindIsNotReplaced) {
+  const fs::path file = directory_ / "file";
+  require_same_kind(file, "{", 8, "a .x file");  // none
+  for (const char* of_the_kind : {"", "12345678{", "12345678{}"}) {
+    write_file(file, of_the_kind);
+    require_same_kind(file, "{", 8, "a .x file");
+  }
+  for (const char* other : {"{", "12345678", "12345678[", "A text of somebody's."}) {
+    write_file(file, other);
+    EXPECT_THROW(require_same_kind(file, "{", 8, "a .x file"), UserError) << other;
+  }
+}
+
 TEST_F(PlacesTest, ADirectoryGoesOnlyIfAllOfItIsOurs) {
   const fs::path place = directory_ / "place", elsewhere = directory_ / "elsewhere";
   const auto goes = [](const fs::path& path) {

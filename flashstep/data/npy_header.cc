@@ -146,7 +146,9 @@ class DictionaryParser {
 NpyHeader parse_npy_header(std::string_view file, const std::string& name) {
   require(!file.empty(), "[", name, "] expected a .npy file, got an empty file");
   require(file.substr(0, kMagic.size()) == kMagic, "[", name,
-          "] expected a .npy file, got one that does not begin with \\x93NUMPY");
+          "] expected a .npy file, got one that does not begin with \\x93NUMPY (a text becomes one "
+          "by flashstep tokenizer encode; numbers of 16 bits by numpy: "
+          "np.save(\"ids.npy\", np.fromfile(path, np.uint16)))");
   require(file.size() >= kMagic.size() + 2, "[", name, "] expected a .npy file, got one cut after ",
           file.size(), " bytes");
   const auto byte = [&](size_t at) { return static_cast<uint8_t>(file[at]); };

@@ -377,7 +377,7 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now,
     const bool divides_rows = path == "train.batch_size" || path == "train.accumulation_steps";
     require(!must_agree(path) || (divides_rows && same_rows) || may_be_respelled(path, saved, now),
             "[resume] expected ", path, " = ", before[i].second, ", as ", where, " has it, got ",
-            value);
+            value, divides_rows ? ": a new run with train.init_from may have another" : "");
     changes.push_back(
         flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ", value));
   }

@@ -154,6 +154,7 @@ measure::Plot curves_plot(const std::vector<RunCurves>& runs, const std::string&
   }
   bool any_held_out = false, any_smoothed = false;
   std::vector<double> bigrams;
+  std::vector<std::string> first_with;  // of each bigram model the first run that has it
   for (size_t i = 0; i < runs.size(); ++i) {
     add_run(plot, runs[i], field, alone, static_cast<int>(i));
     any_smoothed |= is_smoothed(runs[i], field);
@@ -164,8 +165,11 @@ measure::Plot curves_plot(const std::vector<RunCurves>& runs, const std::string&
     if (field == "loss" && std::isfinite(bigram) && !known) {
       bigrams.push_back(bigram);
       plot.references.push_back({bigram, "bigram model " + fixed(bigram, 3)});
+      first_with.push_back(runs[i].name);
     }
   }
+  for (size_t i = 0; i < bigrams.size() && bigrams.size() > 1; ++i)
+    plot.references[i].label = str("bigram model of ", first_with[i], " ", fixed(bigrams[i], 3));
   if (!alone) {  // entries that hold for all runs
     if (any_smoothed)
       plot.series.push_back({.name = "each step", .color = measure::kGrey, .faint = true});

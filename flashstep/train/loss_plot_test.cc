@@ -101,6 +101,26 @@ TEST(Curves, TheSubtitleSaysWhereARunDiverged) {
   EXPECT_EQ(subtitle({nan}, {}, {}), "step 1: training loss not finite since step 1");
 }
 
+TEST(CurvesPlot, BigramModelsOfSeveralRunsAreToldApart) {
+  const auto labels = [](const std::vector<double>& bigram_losses) {
+    std::vector<RunCurves> runs;
+    for (const double loss : bigram_losses) {
+      RunCurves& run = runs.emplace_back();
+      run.name = "run" + std::to_string(runs.size());
+      run.steps = {1, 2};
+      run.values = {6, 5};
+      run.bigram_loss = loss;
+    }
+    std::vector<std::string> found;
+    for (const auto& reference : curves_plot(runs, "loss").references)
+      found.push_back(reference.label);
+    return found;
+  };
+  EXPECT_EQ(labels({3.25, 3.25}), std::vector<std::string>{"bigram model 3.250"});
+  EXPECT_EQ(labels({3.25, 3.25, 2.5}),
+            (std::vector<std::string>{"bigram model of run1 3.250", "bigram model of run3 2.500"}));
+}
+
 class Runs : public ::testing::Test {
  protected:
   void SetUp() override {
