@@ -378,8 +378,11 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now,
     require(!must_agree(path) || (divides_rows && same_rows) || may_be_respelled(path, saved, now),
             "[resume] expected ", path, " = ", before[i].second, ", as ", where, " has it, got ",
             value, divides_rows ? ": a new run with train.init_from may have another" : "");
-    changes.push_back(
-        flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ", value));
+    const bool moves_cosine =
+        path == "train.steps" && now.schedule.kind == "cosine" && now.schedule.cosine_steps == 0;
+    changes.push_back(flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ",
+                                     value,
+                                     moves_cosine ? ": the learning rate falls until then" : ""));
   }
   return changes;
 }

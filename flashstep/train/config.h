@@ -72,7 +72,7 @@ struct TrainConfig {
 };
 
 struct CheckpointingConfig {
-  int64_t checkpointing_interval = 0, keep = 2;
+  int64_t checkpointing_interval = 1000, keep = 2;
   void visit(FieldVisitor& v);
 };
 
