@@ -58,22 +58,4 @@ Corpus prepare_corpus(const CorpusOptions& options);
 std::vector<std::filesystem::path> text_files(
     const std::filesystem::path& path, const std::function<void(const std::string&)>& say = {});
 
-// A place between two documents: `offset` bytes into files[file], or at its beginning (offset 0).
-struct Cut {
-  size_t file = 0;
-  uint64_t offset = 0;
-  bool within_document = false;  // there is only one: between two of its lines
-};
-
-// The first end of a document (`document_end` and the newlines behind it, or the end of a file) at
-// or after the place where `fraction` of the bytes is left; the last one before it if nothing
-// follows. White space is no document. A text of one document is cut before a line. UserError
-// unless 0 < fraction < 1 and both parts get something.
-Cut find_cut(const std::vector<std::filesystem::path>& files, double fraction,
-             std::string_view document_end);
-
-// Copies bytes [begin, end) of `from` into a new file `to`, streaming.
-void copy_range(const std::filesystem::path& from, uint64_t begin, uint64_t end,
-                const std::filesystem::path& to, const ProgressFunction& progress = {});
-
 }  // namespace flashstep
