@@ -115,6 +115,7 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
   if (cut.offset == 0) return corpus;
 
   const fs::path& whole = files[cut.file];
+  corpus.cut_within_document = cut.within_document;
   if (cut.within_document) {
     say(str("no \"", printable_utf8(options.document_end),
             "\" and no end of a file lies near the last ", percent(fraction),

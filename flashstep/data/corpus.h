@@ -34,6 +34,7 @@ struct CorpusOptions {
 
 struct Corpus {
   std::vector<std::filesystem::path> train, validation;  // neither is empty; in reading order
+  bool cut_within_document = false;                      // then the last of `train` ends none
 };
 
 // UserError if `input`, a file or directory of text, is what a run writes into `directory` (the

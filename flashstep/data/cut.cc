@@ -151,6 +151,15 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
   return *nearest;
 }
 
+bool ends_document(const fs::path& file, std::string_view document_end) {
+  const MappedFile mapped(file);
+  const size_t end = mapped.bytes().find_last_not_of(kWhite) + 1;
+  if (end == 0) return true;
+  // No earlier than this begins an end that may be white space itself, and is behind all the rest.
+  const size_t from = end - std::min(end, document_end.size());
+  return mapped.bytes().find(document_end, from) != std::string_view::npos;
+}
+
 void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::path& to,
                 const ProgressFunction& progress) {
   constexpr uint64_t kChunkBytes = 4 << 20;

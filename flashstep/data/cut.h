@@ -28,6 +28,9 @@ bool is_near(double share, double fraction);
 Cut find_cut(const std::vector<std::filesystem::path>& files, double fraction,
              std::string_view document_end);
 
+// Whether nothing but white space follows its last document's end, or it holds no text.
+bool ends_document(const std::filesystem::path& file, std::string_view document_end);
+
 // Copies bytes [begin, end) of `from` into a new file `to`, streaming.
 void copy_range(const std::filesystem::path& from, uint64_t begin, uint64_t end,
                 const std::filesystem::path& to, const ProgressFunction& progress = {});

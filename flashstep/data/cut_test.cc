@@ -134,6 +134,22 @@ TEST_F(CutTest, RefusesToCutOneLine) {
   }
 }
 
+TEST_F(CutTest, KnowsWhetherAFileEndsADocument) {
+  const auto ends = [&](const std::string& text, std::string_view end) {
+    return ends_document(write("text", text), end);
+  };
+  EXPECT_TRUE(ends("a<x>", "<x>"));
+  EXPECT_TRUE(ends("a<x> \r\n", "<x>"));
+  EXPECT_FALSE(ends("a<x>b", "<x>"));
+  EXPECT_FALSE(ends("x>", "<x>"));
+  EXPECT_FALSE(ends("a", "<x>"));
+  EXPECT_TRUE(ends(" \n", "<x>"));  // no text, no document
+  EXPECT_TRUE(ends("a\n\n", "\n\n"));
+  EXPECT_FALSE(ends("a\n", "\n\n"));
+  EXPECT_FALSE(ends("a\n\nb\n", "\n\n"));
+  EXPECT_TRUE(ends("a.\n", ".\n"));
+}
+
 TEST_F(CutTest, SaysWhatIsCutAndHowMuch) {
   std::vector<std::string> said;
   CorpusOptions options;
