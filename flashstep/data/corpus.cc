@@ -18,10 +18,32 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<fs::path>;
 
-bool looks_like_text(const fs::path& path) {
+// The name that iconv has for text of two bytes a character, most of them ASCII; empty: another.
+std::string two_byte_encoding(std::string_view bytes) {
+  if (bytes.starts_with("\xFF\xFE") || bytes.starts_with("\xFE\xFF")) return "UTF-16";
+  size_t zeros[2] = {};  // at even and odd places
+  for (size_t i = 0; i < bytes.size(); ++i) zeros[i % 2] += bytes[i] == '\0';
+  const size_t most = bytes.size() / 4;  // of a half
+  if (zeros[0] == 0 && zeros[1] > most) return "UTF-16LE";
+  if (zeros[1] == 0 && zeros[0] > most) return "UTF-16BE";
+  return "";
+}
+
+// What the file is instead of text, by the zero bytes where it begins; empty: it may be text.
+std::string why_no_text(const fs::path& path) {
   constexpr size_t kProbeBytes = 8 << 10;
   const MappedFile file(path);
-  return file.bytes().substr(0, kProbeBytes).find('\0') == std::string_view::npos;
+  const std::string_view bytes = file.bytes().substr(0, kProbeBytes);
+  if (bytes.find('\0') == std::string_view::npos) return "";
+  if (bytes.starts_with("\x1F\x8B")) return "a gzip file: unpack it with gunzip";
+  const std::string encoding = two_byte_encoding(bytes);
+  if (encoding.empty()) return "a file with a zero byte in its first 8 KiB";
+  return str("what looks like UTF-16: make UTF-8 of it with iconv -f ", encoding, " -t UTF-8");
+}
+
+void require_text(const fs::path& path) {
+  const std::string why = why_no_text(path);
+  require(why.empty(), "[corpus] expected text in ", path.string(), ", got ", why);
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
@@ -147,6 +169,7 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
   if (!fs::is_directory(path, error)) {
     require(MappedFile(path).size_bytes() > 0, "[corpus] expected text, got the empty file ",
             path.string());
+    require_text(path);
     return {path};
   }
   auto [files, linked_directories] = files_below(path);
@@ -155,7 +178,8 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
     if (any_txt && !is_txt(file)) return true;
     require(!leads_nowhere(file), "[corpus] expected text in ", file.string(),
             ", got a link that leads nowhere");
-    return !any_txt && !looks_like_text(file);
+    if (any_txt) require_text(file);
+    return !any_txt && !why_no_text(file).empty();
   });
   require(!files.empty(), "[corpus] expected text files with content in the directory ",
           path.string(), ", got none");

@@ -54,8 +54,9 @@ Corpus prepare_corpus(const CorpusOptions& options);
 // `path` itself if it is a file. The text files of a directory and all below it, sorted by path:
 // those that end in .txt, in any case, where there are any, else all without a zero byte in their
 // first 8 KiB; hidden and empty files are left out. `say` is told how many of a directory's files
-// are read, and how many left out. UserError if there is none, or a link among them that leads
-// nowhere.
+// are read, and how many left out. UserError if there is none, for a link among them that leads
+// nowhere, and for a file, or one that ends in .txt, with a zero byte in its first 8 KiB: that is
+// no text, or UTF-16.
 std::vector<std::filesystem::path> text_files(
     const std::filesystem::path& path, const std::function<void(const std::string&)>& say = {});
 

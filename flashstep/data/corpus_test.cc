@@ -52,6 +52,37 @@ TEST_F(CorpusTest, TakesWhateverIsTextWhereNothingIsCalledTxt) {
             (std::vector<fs::path>{directory_ / "code" / "main.py"}));
 }
 
+TEST_F(CorpusTest, RefusesWhatIsNoText) {
+  const auto expect = [&](const std::string& bytes, const std::string& got) {
+    const fs::path alone = write("given", bytes), in_directory = write("some/given.txt", bytes);
+    for (const auto& [source, file] :
+         {std::pair(alone, alone), std::pair(in_directory.parent_path(), in_directory)}) {
+      EXPECT_EQ(testing::refusal([&] { text_files(source); }),
+                str("[corpus] expected text in ", file.string(), ", got ", got));
+    }
+  };
+  const auto wide = [](const std::string& text, bool big_endian) {
+    std::string bytes;
+    for (const char c : text) bytes += big_endian ? std::string{'\0', c} : std::string{c, '\0'};
+    return bytes;
+  };
+  const std::string utf16 = "what looks like UTF-16: make UTF-8 of it with iconv -f ";
+  expect("\xFF\xFE" + wide("hello\n", false), utf16 + "UTF-16 -t UTF-8");
+  expect("\xFE\xFF" + wide("hello\n", true), utf16 + "UTF-16 -t UTF-8");
+  expect(wide("hello", false) + "\x19\x20\n", utf16 + "UTF-16LE -t UTF-8");
+  expect(wide("hello", true), utf16 + "UTF-16BE -t UTF-8");
+  expect(std::string("\x1F\x8B\x08\0\0\0\0\0", 8), "a gzip file: unpack it with gunzip");
+  expect(std::string("PAR1\x15\0\x15\0\0\0", 10), "a file with a zero byte in its first 8 KiB");
+  const fs::path late = write("late", std::string(8 << 10, 'a') + '\0');
+  EXPECT_EQ(text_files(late), std::vector<fs::path>{late});
+
+  CorpusOptions options;
+  options.source = late.string();
+  options.validation = write("validation", wide("hello", false)).string();
+  options.directory = directory_ / "unused";
+  EXPECT_THROW(prepare_corpus(options), UserError);
+}
+
 TEST_F(CorpusTest, SaysWhatOfADirectoryIsLeftOut) {
   const fs::path texts = directory_ / "some";
   std::string said;
