@@ -139,10 +139,10 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
   const fs::path& whole = files[cut.file];
   corpus.cut_within_document = cut.within_document;
   if (cut.within_document) {
-    say(str("no \"", printable_utf8(options.document_end),
-            "\" and no end of a file lies near the last ", percent(fraction),
-            " of the text: ", whole.string(), " is cut before a line, what lies behind byte ",
-            cut.offset, " is held out"));
+    say(str("no ", json_spelling(options.document_end), " and no end of a file lies near the last ",
+            percent(fraction), " of the text: ", whole.string(),
+            " is cut before a line, what lies behind byte ", cut.offset, " is held out",
+            hint_of_line_breaks(files, options.document_end)));
   }
   const fs::path head = options.directory / "train.txt",
                  tail = options.directory / "validation.txt";

@@ -142,13 +142,24 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
     const auto distance = [&](const Cut& from) { return std::abs(from.share - fraction); };
     if (!nearest || distance(*cut) < distance(*nearest)) nearest = cut;
   }
-  require(
-      nearest.has_value(), "[corpus] expected at least two documents, each ended by \"",
-      printable_utf8(document_end), "\", or two lines, to hold one out for validation, got one in ",
-      files[file].string(),
-      ": set text.validation to a file of its own, or text.document_end to what ends a document "
-      "there");
+  if (!nearest) {
+    throw UserError(str(
+        "[corpus] expected at least two documents, each ended by ", json_spelling(document_end),
+        ", or two lines, to hold one out for validation, got one in ", files[file].string(),
+        ": set text.validation to a file of its own, or text.document_end to what ends a document "
+        "there",
+        hint_of_line_breaks(files, document_end)));
+  }
   return *nearest;
+}
+
+std::string hint_of_line_breaks(const Paths& files, std::string_view document_end) {
+  if (!contains(document_end, "\\n")) return "";
+  for (const fs::path& file : files) {
+    if (contains(MappedFile(file).bytes(), document_end)) return "";
+  }
+  return str("; a shell leaves \\n as it is, for line breaks write text.document_end=$'",
+             printable_utf8(document_end), "'");
 }
 
 bool ends_document(const fs::path& file, std::string_view document_end) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,11 @@ bool is_near(double share, double fraction);
 // document. UserError unless 0 < fraction < 1 and both parts get something.
 Cut find_cut(const std::vector<std::filesystem::path>& files, double fraction,
              std::string_view document_end);
+
+// What to add to a message where document_end holds a backslash and an n, which no file does: a
+// line break was meant. Empty elsewhere.
+std::string hint_of_line_breaks(const std::vector<std::filesystem::path>& files,
+                                std::string_view document_end);
 
 // Whether nothing but white space follows its last document's end, or it holds no text.
 bool ends_document(const std::filesystem::path& file, std::string_view document_end);

@@ -10,6 +10,7 @@
 #include "flashstep/data/corpus.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -174,6 +175,35 @@ TEST_F(CutTest, SaysWhatIsCutAndHowMuch) {
             "[data] NOTE: 20.8 % of the text is held out, 0.100 % was asked for: no document and "
             "no line ends nearer");
   EXPECT_TRUE(contains(said[1], is_cut + "19 is held out")) << said[1];
+}
+
+TEST_F(CutTest, NamesTheEndOfADocumentInOneLine) {
+  const auto refusal = [&](const std::string& text, std::string_view document_end) {
+    return testing::refusal([&] { find_cut({write("one", text)}, 0.5, document_end); });
+  };
+  EXPECT_TRUE(contains(refusal("a line", "\n\n"), "each ended by \"\\n\\n\", or two lines"));
+  EXPECT_TRUE(refusal("a line", "\n\n").ends_with("what ends a document there"));
+  const std::string typed = refusal("a line", "\\n\\n");  // as a shell leaves '\n\n'
+  EXPECT_TRUE(contains(typed, "each ended by \"\\\\n\\\\n\", or two lines")) << typed;
+  EXPECT_TRUE(
+      typed.ends_with("; a shell leaves \\n as it is, for line breaks write "
+                      "text.document_end=$'\\n\\n'"))
+      << typed;
+  EXPECT_TRUE(refusal("a line\\n", "\\n").ends_with("what ends a document there"));
+
+  CorpusOptions options;
+  std::string said;
+  options.source = write("book", "one\ntwo\nthree\nfour\n").string();
+  options.directory = directory_ / "made";
+  options.say = [&](const std::string& sentence) { said = sentence; };
+  options.document_end = "\\n\\n";
+  prepare_corpus(options);
+  EXPECT_TRUE(said.starts_with("[data] no \"\\\\n\\\\n\" and no end of a file lies near")) << said;
+  EXPECT_TRUE(said.ends_with("write text.document_end=$'\\n\\n'")) << said;
+  options.document_end = "\n\n";
+  prepare_corpus(options);
+  EXPECT_TRUE(said.starts_with("[data] no \"\\n\\n\" and no end of a file lies near")) << said;
+  EXPECT_TRUE(said.ends_with(" is held out")) << said;
 }
 
 TEST_F(CutTest, SeparatorsAcrossTheTargetAreFound) {
