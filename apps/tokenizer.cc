@@ -120,7 +120,9 @@ void run_encode(EncodeArguments arguments) {
 void add_encode_command(CLI::App& tokenizer) {
   auto* command = tokenizer.add_subcommand("encode", "Turn text into a token file (.npy)");
   auto arguments = std::make_shared<EncodeArguments>();
-  command->add_option("TEXT", arguments->texts, "Text files, encoded one after the other")
+  command
+      ->add_option("TEXT", arguments->texts,
+                   "Text files, encoded one after the other with nothing between them")
       ->required();
   command
       ->add_option("--tokenizer", arguments->tokenizer,

@@ -119,6 +119,7 @@ struct EncodeOptions {
   int threads = 0;            // 0: all processors
   ProgressFunction progress;  // bytes of text
   size_t chunk_bytes = kChunkBytes;
+  std::vector<std::string> behind;  // text to encode behind each file, apart from it; empty: none
 };
 
 // Encodes the files one after the other; `sink` gets the ids in order, a piece at a time, on the

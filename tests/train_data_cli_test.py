@@ -52,6 +52,50 @@ class TrainDataTest(TrainCommandTest):
             made = json.loads(Path("special/tokenizer/tokenizer.json").read_text())
             self.assertEqual([token["content"] for token in made["added_tokens"]], tokens)
 
+    def test_a_file_of_a_directory_ends_a_document(self):
+        stories, end = Path("stories.txt").read_text(), "<|endoftext|>"
+        stories = stories[:stories.rindex(end)] + end + "\n"
+        Path("ended.txt").write_text(stories)
+        Path("several").mkdir()
+        for name, text in {"a": stories + "The last word is alpha", "b": "beta begins here<|endoftext|> \n", "c": "gamma\n",
+                           "d": "delta" + stories}.items():
+            Path(f"several/{name}.txt").write_text(text)
+        train = ("train", "config.json", "--set", "text.source=several", "--set", "text.validation=ended.txt",
+                 "--set", "text.directory=of_several")
+        self.assertEqual(flashstep(*train, "--run", "several_1").returncode, 0)
+
+        def decoded(name):
+            result = flashstep("tokenizer", "decode", f"of_several/{name}.npy", "--tokenizer", "of_several/tokenizer",
+                               "--out", "decoded.txt")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return Path("decoded.txt").read_text()
+
+        self.assertIn("The last word is alpha<|endoftext|>beta begins here<|endoftext|> \ngamma\n<|endoftext|>delta",
+                      decoded("train"))
+        self.assertTrue(decoded("train").endswith(stories))
+        self.assertEqual(decoded("validation"), stories)
+
+        # As before there were ends between files: tokens of several files are made anew, and why is said.
+        def manifest(name):
+            return json.loads(Path(f"of_several/{name}.npy.manifest.json").read_text())
+
+        self.assertEqual(manifest("train")["settings"].pop("document_ends_added"), '2 of "<|endoftext|>"')
+        self.assertEqual(list(manifest("validation")["settings"]), ["tokenizer"])
+        earlier = manifest("train")
+        del earlier["settings"]["document_ends_added"]
+        Path("of_several/train.npy.manifest.json").write_text(json.dumps(earlier))
+        self.refused(['document_ends_added is 2 of "<|endoftext|>" and was not set'], *train, "--run", "r", "--skip-data")
+        self.assertEqual(flashstep(*train, "--run", "several_2").returncode, 0)
+
+    def test_the_end_of_a_part_that_is_cut_within_a_document_ends_none(self):
+        Path("book.txt").write_text("".join(f"line {line}\n" for line in range(2000)))
+        result = flashstep("train", "config.json", "--run", "book", "--set", "text.source=book.txt",
+                           "--set", "text.directory=of_book")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for name, added in (("train", None), ("validation", '1 of "<|endoftext|>"')):
+            manifest = json.loads(Path(f"of_book/{name}.npy.manifest.json").read_text())
+            self.assertEqual(manifest["settings"].get("document_ends_added"), added)
+
     def test_token_files_of_others_are_checked(self):
         given = ["--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
                  "--set", "tokenizer.path=data/tokenizer"]

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include <nlohmann/json.hpp>
+
 namespace flashstep {
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {
@@ -132,6 +134,11 @@ std::string printable_utf8(std::string_view bytes) {
     bytes.remove_prefix(length > 0 ? length : malformed);
   }
   return out;
+}
+
+std::string json_spelling(std::string_view text) {
+  using Json = nlohmann::json;
+  return Json(text).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 std::string without_controls(std::string_view utf8) {

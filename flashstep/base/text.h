@@ -41,6 +41,9 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 // (Unicode 16, section 3.9, "substitution of maximal subparts").
 std::string printable_utf8(std::string_view bytes);
 
+// As JSON spells it, in quotes: one line, whatever it holds.
+std::string json_spelling(std::string_view text);
+
 // UTF-8 whose control characters (U+0000 to U+001F but tabs and line breaks, U+007F to U+009F) are
 // U+FFFD: what a model wrote could clear a terminal.
 std::string without_controls(std::string_view utf8);

@@ -45,6 +45,12 @@ TEST(TextTest, ControlsBecomeReplacements) {
             kR + "2J\xC2\xA0\xC3\x9B");
 }
 
+TEST(TextTest, SpellsAsJson) {
+  EXPECT_EQ(json_spelling("<|x|>"), "\"<|x|>\"");
+  EXPECT_EQ(json_spelling("a\n\n\\n\""), "\"a\\n\\n\\\\n\\\"\"");
+  EXPECT_EQ(json_spelling("\xFF"), "\"\xEF\xBF\xBD\"");
+}
+
 TEST(TextTest, MalformedUtf8BecomesOneReplacementPerMaximalPart) {
   const std::string kR = "\xEF\xBF\xBD";
   EXPECT_EQ(printable_utf8("caf\xC3\xA9 \xF0\x9F\x98\x80"), "caf\xC3\xA9 \xF0\x9F\x98\x80");

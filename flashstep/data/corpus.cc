@@ -1,11 +1,11 @@
 #include "flashstep/data/corpus.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <strings.h>
 
 #include "flashstep/base/text.h"
+#include "flashstep/data/cut.h"
 #include "flashstep/data/manifest.h"
 #include "flashstep/data/stories.h"
 #include "flashstep/data/tinystories.h"
@@ -18,10 +18,32 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<fs::path>;
 
-bool looks_like_text(const fs::path& path) {
+// The name that iconv has for text of two bytes a character, most of them ASCII; empty: another.
+std::string two_byte_encoding(std::string_view bytes) {
+  if (bytes.starts_with("\xFF\xFE") || bytes.starts_with("\xFE\xFF")) return "UTF-16";
+  size_t zeros[2] = {};  // at even and odd places
+  for (size_t i = 0; i < bytes.size(); ++i) zeros[i % 2] += bytes[i] == '\0';
+  const size_t most = bytes.size() / 4;  // of a half
+  if (zeros[0] == 0 && zeros[1] > most) return "UTF-16LE";
+  if (zeros[1] == 0 && zeros[0] > most) return "UTF-16BE";
+  return "";
+}
+
+// What the file is instead of text, by the zero bytes where it begins; empty: it may be text.
+std::string why_no_text(const fs::path& path) {
   constexpr size_t kProbeBytes = 8 << 10;
   const MappedFile file(path);
-  return file.bytes().substr(0, kProbeBytes).find('\0') == std::string_view::npos;
+  const std::string_view bytes = file.bytes().substr(0, kProbeBytes);
+  if (bytes.find('\0') == std::string_view::npos) return "";
+  if (bytes.starts_with("\x1F\x8B")) return "a gzip file: unpack it with gunzip";
+  const std::string encoding = two_byte_encoding(bytes);
+  if (encoding.empty()) return "a file with a zero byte in its first 8 KiB";
+  return str("what looks like UTF-16: make UTF-8 of it with iconv -f ", encoding, " -t UTF-8");
+}
+
+void require_text(const fs::path& path) {
+  const std::string why = why_no_text(path);
+  require(why.empty(), "[corpus] expected text in ", path.string(), ", got ", why);
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
@@ -63,26 +85,6 @@ Found files_below(const fs::path& directory) {
   return found;
 }
 
-uint64_t total_bytes(const Paths& files) {
-  uint64_t total = 0;
-  for (const fs::path& file : files) {
-    std::error_code error;
-    const uint64_t size = fs::file_size(file, error);
-    require(!error, "[corpus] cannot read ", file.string(), ": ", error.message());
-    total += size;
-  }
-  return total;
-}
-
-bool is_newline(char c) { return c == '\n' || c == '\r'; }
-
-// Where the document ends that `found` begins to end: behind `document_end` and its newlines.
-uint64_t behind_end(std::string_view text, size_t found, std::string_view document_end) {
-  size_t at = found + document_end.size();
-  while (at < text.size() && is_newline(text[at])) ++at;
-  return at;
-}
-
 void check_or_make(const CorpusOptions& options, const fs::path& manifest, const Stage& stage,
                    const std::function<void()>& make) {
   const Verdict verdict = holds(manifest, stage);
@@ -116,19 +118,31 @@ Paths tinystories_file(const CorpusOptions& options, const RemoteFile& file) {
   return {fetch(file, options.directory, options.progress, options.say)};
 }
 
+std::string percent(double share) { return fixed(100 * share, share < 0.01 ? 3 : 1) + " %"; }
+
 // Splits the one file that the cut goes through; the others are used where they are.
 Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
-  const Cut cut = find_cut(files, options.validation_fraction, options.document_end);
+  const double fraction = options.validation_fraction;
+  const Cut cut = find_cut(files, fraction, options.document_end);
   Corpus corpus;
   corpus.train.assign(files.begin(), files.begin() + static_cast<ptrdiff_t>(cut.file));
   corpus.validation.assign(files.begin() + static_cast<ptrdiff_t>(cut.file), files.end());
+  const auto say = [&](const std::string& sentence) {
+    if (options.say) options.say(str("[data] ", sentence));
+  };
+  if (!is_near(cut.share, fraction)) {
+    say(str("NOTE: ", percent(cut.share), " of the text is held out, ", percent(fraction),
+            " was asked for: no document and no line ends nearer"));
+  }
   if (cut.offset == 0) return corpus;
 
   const fs::path& whole = files[cut.file];
-  if (cut.within_document && options.say) {
-    options.say(str("[data] ", whole.string(), " is one document, no \"",
-                    printable_utf8(options.document_end), "\" divides it: what lies behind byte ",
-                    cut.offset, " is held out"));
+  corpus.cut_within_document = cut.within_document;
+  if (cut.within_document) {
+    say(str("no ", json_spelling(options.document_end), " and no end of a file lies near the last ",
+            percent(fraction), " of the text: ", whole.string(),
+            " is cut before a line, what lies behind byte ", cut.offset, " is held out",
+            hint_of_line_breaks(files, options.document_end)));
   }
   const fs::path head = options.directory / "train.txt",
                  tail = options.directory / "validation.txt";
@@ -155,6 +169,7 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
   if (!fs::is_directory(path, error)) {
     require(MappedFile(path).size_bytes() > 0, "[corpus] expected text, got the empty file ",
             path.string());
+    require_text(path);
     return {path};
   }
   auto [files, linked_directories] = files_below(path);
@@ -163,7 +178,8 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
     if (any_txt && !is_txt(file)) return true;
     require(!leads_nowhere(file), "[corpus] expected text in ", file.string(),
             ", got a link that leads nowhere");
-    return !any_txt && !looks_like_text(file);
+    if (any_txt) require_text(file);
+    return !any_txt && !why_no_text(file).empty();
   });
   require(!files.empty(), "[corpus] expected text files with content in the directory ",
           path.string(), ", got none");
@@ -176,96 +192,6 @@ Paths text_files(const fs::path& path, const std::function<void(const std::strin
                 : str("; linked directories, not gone into: ", linked_directories)));
   }
   return files;
-}
-
-namespace {
-
-constexpr const char* kWhite = " \t\r\n";
-
-bool is_white(const fs::path& file) {
-  const MappedFile mapped(file);
-  return mapped.bytes().find_first_not_of(kWhite) == std::string_view::npos;
-}
-
-// Whether there is more than white space and ends of documents.
-bool holds_document(std::string_view text, std::string_view document_end) {
-  while (true) {
-    text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
-    if (!text.starts_with(document_end)) return !text.empty();
-    text.remove_prefix(document_end.size());
-  }
-}
-
-}  // namespace
-
-Cut find_cut(const Paths& files, double fraction, std::string_view document_end) {
-  require(fraction > 0 && fraction < 1,
-          "[corpus] expected a validation fraction between 0 and 1, got ", fraction);
-  require(!document_end.empty(), "[corpus] expected the text that ends a document, got none");
-  const uint64_t total = total_bytes(files);
-  uint64_t target = total - static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(total)));
-  size_t count = files.size();  // behind the last one with text
-  while (count > 1 && is_white(files[count - 1])) --count;
-  size_t file = 0;  // the one that the target lies in, and from now on the target within it
-  while (file + 1 < count && target >= fs::file_size(files[file])) {
-    target -= fs::file_size(files[file++]);
-  }
-  if (target == 0 && file > 0) return {file, 0};
-
-  const MappedFile mapped(files[file]);
-  // Without the white space at its end, which is no document.
-  const std::string_view text =
-      mapped.bytes().substr(0, mapped.bytes().find_last_not_of(kWhite) + 1);
-  // The newlines behind an end belong to it, and the end may be right here.
-  size_t from = std::min<size_t>(target, text.size());
-  while (from > 0 && is_newline(text[from - 1])) --from;
-  from -= std::min<size_t>(from, document_end.size());
-  if (const size_t found = text.find(document_end, from); found != std::string_view::npos) {
-    const uint64_t offset = behind_end(text, found, document_end);
-    if (holds_document(text.substr(offset), document_end)) return {file, offset};
-  }
-  if (file + 1 < count) return {file + 1, 0};
-  // The target lies in the last document of all: that one is the validation part.
-  for (size_t before = text.size();;) {
-    const size_t found = text.substr(0, before).rfind(document_end);
-    if (found == std::string_view::npos) break;
-    const uint64_t offset = behind_end(text, found, document_end);
-    if (holds_document(text.substr(offset), document_end)) return {file, offset};
-    before = found;
-  }
-  if (file > 0) return {file, 0};
-  // One document, as a book is: at the last line that begins at or before the target, or the first
-  // one behind it.
-  const auto cuts_nothing = [&](size_t newline) {
-    return newline != std::string_view::npos &&
-           !(holds_document(text.substr(0, newline), document_end) &&
-             holds_document(text.substr(newline), document_end));
-  };
-  size_t newline = text.substr(0, target).rfind('\n');
-  while (cuts_nothing(newline)) newline = text.substr(0, newline).rfind('\n');
-  if (newline == std::string_view::npos) newline = text.find('\n', target);
-  while (cuts_nothing(newline)) newline = text.find('\n', newline + 1);
-  require(
-      newline != std::string_view::npos,
-      "[corpus] expected at least two documents, each ended by \"", printable_utf8(document_end),
-      "\", or two lines, to hold one out for validation, got one in ", files[file].string(),
-      ": set text.validation to a file of its own, or text.document_end to what ends a document "
-      "there");
-  return {file, newline + 1, true};
-}
-
-void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::path& to,
-                const ProgressFunction& progress) {
-  constexpr uint64_t kChunkBytes = 4 << 20;
-  const MappedFile source(from);
-  AtomicFile copy(to);
-  for (uint64_t at = begin; at < end; at += kChunkBytes) {
-    copy.write(source.bytes().substr(at, std::min(kChunkBytes, end - at)));
-    source.check_size();
-    source.release_before(at);
-    if (progress) progress(std::min(at + kChunkBytes, end) - begin, end - begin);
-  }
-  copy.commit();
 }
 
 void refuse_own_outputs(const fs::path& input, const fs::path& directory, const char* field) {

@@ -34,6 +34,7 @@ struct CorpusOptions {
 
 struct Corpus {
   std::vector<std::filesystem::path> train, validation;  // neither is empty; in reading order
+  bool cut_within_document = false;                      // then the last of `train` ends none
 };
 
 // UserError if `input`, a file or directory of text, is what a run writes into `directory` (the
@@ -53,27 +54,10 @@ Corpus prepare_corpus(const CorpusOptions& options);
 // `path` itself if it is a file. The text files of a directory and all below it, sorted by path:
 // those that end in .txt, in any case, where there are any, else all without a zero byte in their
 // first 8 KiB; hidden and empty files are left out. `say` is told how many of a directory's files
-// are read, and how many left out. UserError if there is none, or a link among them that leads
-// nowhere.
+// are read, and how many left out. UserError if there is none, for a link among them that leads
+// nowhere, and for a file, or one that ends in .txt, with a zero byte in its first 8 KiB: that is
+// no text, or UTF-16.
 std::vector<std::filesystem::path> text_files(
     const std::filesystem::path& path, const std::function<void(const std::string&)>& say = {});
-
-// A place between two documents: `offset` bytes into files[file], or at its beginning (offset 0).
-struct Cut {
-  size_t file = 0;
-  uint64_t offset = 0;
-  bool within_document = false;  // there is only one: between two of its lines
-};
-
-// The first end of a document (`document_end` and the newlines behind it, or the end of a file) at
-// or after the place where `fraction` of the bytes is left; the last one before it if nothing
-// follows. White space is no document. A text of one document is cut before a line. UserError
-// unless 0 < fraction < 1 and both parts get something.
-Cut find_cut(const std::vector<std::filesystem::path>& files, double fraction,
-             std::string_view document_end);
-
-// Copies bytes [begin, end) of `from` into a new file `to`, streaming.
-void copy_range(const std::filesystem::path& from, uint64_t begin, uint64_t end,
-                const std::filesystem::path& to, const ProgressFunction& progress = {});
 
 }  // namespace flashstep

@@ -1,6 +1,5 @@
 #include "flashstep/data/corpus.h"
 
-#include <cmath>
 #include <filesystem>
 #include <unistd.h>
 
@@ -28,20 +27,9 @@ class CorpusTest : public ::testing::Test {
     write_file(path, bytes);
     return path;
   }
-  // The cut of these files with documents ended by "|".
-  std::pair<size_t, uint64_t> cut(const std::vector<std::string>& contents, double fraction) const {
-    std::vector<fs::path> files;
-    for (const std::string& content : contents) {
-      files.push_back(write(str("cut", files.size()), content));
-    }
-    const Cut found = find_cut(files, fraction, "|");
-    return {found.file, found.offset};
-  }
 
   const fs::path directory_ = fs::temp_directory_path() / str("flashstep-corpus-", ::getpid());
 };
-
-using Place = std::pair<size_t, uint64_t>;
 
 TEST_F(CorpusTest, ListsTheTextsOfADirectorySorted) {
   write("texts/b.txt", "b");
@@ -57,19 +45,42 @@ TEST_F(CorpusTest, ListsTheTextsOfADirectorySorted) {
   EXPECT_EQ(text_files(texts / "readme.md"), (std::vector<fs::path>{texts / "readme.md"}));
 }
 
-TEST_F(CorpusTest, WhiteSpaceAndEndsAreNoDocument) {
-  EXPECT_EQ(cut({"aaa|bbb|", "\n"}, 0.1), Place(0, 4));
-  EXPECT_EQ(cut({"aaa|bbb|", " ", "\r\n"}, 0.01), Place(0, 4));
-  EXPECT_EQ(cut({"aaa|bbb|  \n  |  \n"}, 0.2), Place(0, 4));
-  EXPECT_EQ(cut({"aaa|", "bbb|", "\n"}, 0.1), Place(1, 0));
-  EXPECT_THROW(cut({"aaa|  \n  |  \n"}, 0.2), UserError);
-}
-
 TEST_F(CorpusTest, TakesWhateverIsTextWhereNothingIsCalledTxt) {
   write("code/main.py", "print()");
   write("code/binary", std::string("a\0b", 3));
   EXPECT_EQ(text_files(directory_ / "code"),
             (std::vector<fs::path>{directory_ / "code" / "main.py"}));
+}
+
+TEST_F(CorpusTest, RefusesWhatIsNoText) {
+  const auto expect = [&](const std::string& bytes, const std::string& got) {
+    const fs::path alone = write("given", bytes), in_directory = write("some/given.txt", bytes);
+    for (const auto& [source, file] :
+         {std::pair(alone, alone), std::pair(in_directory.parent_path(), in_directory)}) {
+      EXPECT_EQ(testing::refusal([&] { text_files(source); }),
+                str("[corpus] expected text in ", file.string(), ", got ", got));
+    }
+  };
+  const auto wide = [](const std::string& text, bool big_endian) {
+    std::string bytes;
+    for (const char c : text) bytes += big_endian ? std::string{'\0', c} : std::string{c, '\0'};
+    return bytes;
+  };
+  const std::string utf16 = "what looks like UTF-16: make UTF-8 of it with iconv -f ";
+  expect("\xFF\xFE" + wide("hello\n", false), utf16 + "UTF-16 -t UTF-8");
+  expect("\xFE\xFF" + wide("hello\n", true), utf16 + "UTF-16 -t UTF-8");
+  expect(wide("hello", false) + "\x19\x20\n", utf16 + "UTF-16LE -t UTF-8");
+  expect(wide("hello", true), utf16 + "UTF-16BE -t UTF-8");
+  expect(std::string("\x1F\x8B\x08\0\0\0\0\0", 8), "a gzip file: unpack it with gunzip");
+  expect(std::string("PAR1\x15\0\x15\0\0\0", 10), "a file with a zero byte in its first 8 KiB");
+  const fs::path late = write("late", std::string(8 << 10, 'a') + '\0');
+  EXPECT_EQ(text_files(late), std::vector<fs::path>{late});
+
+  CorpusOptions options;
+  options.source = late.string();
+  options.validation = write("validation", wide("hello", false)).string();
+  options.directory = directory_ / "unused";
+  EXPECT_THROW(prepare_corpus(options), UserError);
 }
 
 TEST_F(CorpusTest, SaysWhatOfADirectoryIsLeftOut) {
@@ -105,74 +116,6 @@ TEST_F(CorpusTest, RefusesSourcesWithoutText) {
     const fs::path secret = write("secret", "x");
     fs::permissions(secret, fs::perms::none);
     EXPECT_THROW(text_files(secret), UserError);
-  }
-}
-
-TEST_F(CorpusTest, CutsAtTheNextEndOfADocument) {
-  //                     0123456789
-  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.5), (Place{0, 6}));
-  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.4), (Place{0, 6}));   // the target itself is an end
-  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.31), (Place{0, 6}));  // rounded up to 0.4 of ten bytes
-  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.3), (Place{0, 9}));
-  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.99), (Place{0, 3}));
-  EXPECT_EQ(cut({"aa|\n\nbb|\ncc|"}, 0.7), (Place{0, 5}));  // newlines belong to what they end
-}
-
-TEST_F(CorpusTest, CutsBeforeTheLastDocumentWhenNothingFollows) {
-  EXPECT_EQ(cut({"aaaaaa|b|\n"}, 0.01), (Place{0, 7}));
-  EXPECT_EQ(cut({"a|bbbbbbbb"}, 0.1), (Place{0, 2}));
-}
-
-// As Windows ends lines, and editors files.
-TEST_F(CorpusTest, WhiteSpaceIsNoDocument) {
-  EXPECT_EQ(cut({"aa|\r\nbb|\r\ncc|"}, 0.7), (Place{0, 5}));
-  EXPECT_EQ(cut({"aaaaaa|\r\nb|\r\n"}, 0.01), (Place{0, 9}));
-  EXPECT_EQ(cut({"aaaaaa|b| \n"}, 0.01), (Place{0, 7}));
-  EXPECT_EQ(cut({"aaa|\r\n", "bbbb"}, 0.9), (Place{1, 0}));
-  EXPECT_THROW(cut({"aaaa|\r\n"}, 0.5), UserError);
-  EXPECT_THROW(cut({"aaaa| \n"}, 0.5), UserError);
-}
-
-TEST_F(CorpusTest, FilesEndDocuments) {
-  EXPECT_EQ(cut({"aaaa", "bbbb", "cccc"}, 0.5), (Place{2, 0}));
-  EXPECT_EQ(cut({"aaaa", "bbbb"}, 0.01), (Place{1, 0}));
-  EXPECT_EQ(cut({"aaaa", "bb|b"}, 0.01), (Place{1, 3}));
-  EXPECT_EQ(cut({"aaaa", "bbbb"}, 0.5), (Place{1, 0}));
-  EXPECT_EQ(cut({"aa|a", "bbbb"}, 0.9), (Place{0, 3}));
-  EXPECT_EQ(cut({"aaa|", "bbbb"}, 0.9), (Place{1, 0}));
-}
-
-TEST_F(CorpusTest, CutsOneDocumentBeforeALine) {
-  //              0 123 456 789
-  EXPECT_EQ(cut({"a\nbb\ncc\ndd"}, 0.5), (Place{0, 5}));
-  EXPECT_EQ(cut({"a\nbb\ncc\ndd"}, 0.1), (Place{0, 8}));
-  EXPECT_EQ(cut({"a\nbb\ncc\ndd"}, 0.99), (Place{0, 2}));  // the first part gets a line
-  EXPECT_EQ(cut({"a\nbb\ncc\n|\n"}, 0.01), (Place{0, 5}));
-  EXPECT_EQ(cut({"\n\naa\nbb", "\n"}, 0.8), (Place{0, 5}));
-  const fs::path play = write("play.txt", "to be\r\nor not\r\n");
-  EXPECT_TRUE(find_cut({play}, 0.5, "|").within_document);
-  EXPECT_EQ(find_cut({play}, 0.5, "|").offset, 7);
-  EXPECT_FALSE(find_cut({write("two", "a|b\n")}, 0.5, "|").within_document);
-}
-
-TEST_F(CorpusTest, RefusesToCutOneLine) {
-  EXPECT_THROW(cut({"aaaa"}, 0.5), UserError);
-  EXPECT_THROW(cut({"aaaa|"}, 0.5), UserError);
-  EXPECT_THROW(cut({"aaaa|\n"}, 0.5), UserError);
-  for (const double fraction : {0.0, 1.0, -0.1, 2.0, std::nan("")}) {
-    EXPECT_THROW(cut({"a|b|c|"}, fraction), UserError);
-  }
-}
-
-TEST_F(CorpusTest, SeparatorsAcrossTheTargetAreFound) {
-  std::string text = "first";
-  text += kDocumentEnd;
-  const uint64_t end = text.size();
-  text += "second";
-  const fs::path file = write("text", text);
-  for (uint64_t target = 1; target < text.size(); ++target) {
-    const double fraction = static_cast<double>(text.size() - target) / text.size();
-    EXPECT_EQ(find_cut({file}, fraction, kDocumentEnd).offset, end) << target;
   }
 }
 

@@ -35,15 +35,28 @@ size_t find_chunk_end(std::string_view text, size_t begin, size_t target_bytes,
 }
 
 ChunkReader::ChunkReader(std::vector<std::filesystem::path> files, const SpecialTokens& specials,
-                         size_t target_bytes)
-    : files_(std::move(files)), specials_(specials), target_bytes_(target_bytes) {
+                         size_t target_bytes, std::vector<std::string> behind)
+    : files_(std::move(files)),
+      specials_(specials),
+      target_bytes_(target_bytes),
+      behind_(std::move(behind)) {
   require(target_bytes >= 1, "[tokenizer] expected chunk_bytes of at least 1, got ", target_bytes);
+  require(behind_.empty() || behind_.size() == files_.size(), "[tokenizer] expected text to put ",
+          "behind each of ", files_.size(), " files, got ", behind_.size());
   for (const std::filesystem::path& file : files_) total_bytes_ += MappedFile(file).size_bytes();
+  for (const std::string& text : behind_) total_bytes_ += text.size();
 }
 
 bool ChunkReader::next(Chunk& chunk, size_t kept_chunks) {
   while (file_ == nullptr || begin_ == file_->size_bytes()) {
-    if (file_ != nullptr) file_->check_size();
+    if (file_ != nullptr) {
+      file_->check_size();
+      file_ = nullptr;
+      if (!behind_.empty() && !behind_[next_file_ - 1].empty()) {
+        chunk = {nullptr, behind_[next_file_ - 1]};
+        return true;
+      }
+    }
     if (next_file_ == files_.size()) return false;
     file_ = std::make_shared<const MappedFile>(files_[next_file_++]);
     begin_ = 0;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,15 +23,16 @@ size_t find_chunk_end(std::string_view text, size_t begin, size_t target_bytes,
                       const SpecialTokens& specials);
 
 struct Chunk {
-  std::shared_ptr<const MappedFile> file;  // keeps `text` alive
+  std::shared_ptr<const MappedFile> file;  // keeps `text` alive; null where the reader does
   std::string_view text;
 };
 
 class ChunkReader {
  public:
-  // UserError for a file that is missing or unreadable, before anything else is done.
+  // `behind`: a chunk of its own to follow each file, where not empty; or none at all. UserError
+  // for a file that is missing or unreadable, before anything else is done.
   ChunkReader(std::vector<std::filesystem::path> files, const SpecialTokens& specials,
-              size_t target_bytes);
+              size_t target_bytes, std::vector<std::string> behind = {});
 
   // The next chunk in the order of the files; false at the end. Text that lies `kept_chunks` and
   // more behind it leaves memory again.
@@ -41,6 +43,7 @@ class ChunkReader {
   std::vector<std::filesystem::path> files_;
   const SpecialTokens& specials_;
   size_t target_bytes_;
+  std::vector<std::string> behind_;
   uint64_t total_bytes_ = 0;
   size_t next_file_ = 0;
   std::shared_ptr<const MappedFile> file_;

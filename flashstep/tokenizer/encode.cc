@@ -70,7 +70,7 @@ uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesys
   const int threads = thread_count(options.threads);
   std::vector<Encoder> encoders;
   for (int i = 0; i < threads; ++i) encoders.emplace_back(tokenizer);
-  ChunkReader reader(texts, tokenizer.specials(), options.chunk_bytes);
+  ChunkReader reader(texts, tokenizer.specials(), options.chunk_bytes, options.behind);
   require(reader.total_bytes() > 0, "[tokenizer encode] expected text, got ", texts.size(),
           texts.size() == 1 ? " empty file" : " empty files");
   uint64_t total = 0;

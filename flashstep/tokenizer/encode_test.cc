@@ -143,6 +143,28 @@ TEST_F(EncodeTest, EncodeFilesEqualsEncode) {
   }
 }
 
+TEST_F(EncodeTest, TextBehindAFileIsEncodedApart) {
+  write_file(folder_ / "a.txt", "alpha");
+  write_file(folder_ / "empty.txt", "");
+  EncodeOptions options;
+  options.behind = {"<|endoftext|>", "", "beta"};
+  for (options.threads = 1; options.threads <= 3; ++options.threads) {
+    uint64_t done = 0, total = 0;
+    options.progress = [&](uint64_t d, uint64_t t) { done = d, total = t; };
+    Ids expected, ids;
+    for (const char* text : {"alpha", "<|endoftext|>", "alpha", "beta"}) {
+      for (const uint32_t id : tokenizer_->encode(text)) expected.push_back(id);
+    }
+    encode_files(*tokenizer_, {folder_ / "a.txt", folder_ / "a.txt", folder_ / "empty.txt"},
+                 options, [&](std::span<const uint32_t> piece) {
+                   ids.insert(ids.end(), piece.begin(), piece.end());
+                 });
+    EXPECT_EQ(ids, expected);
+    EXPECT_EQ(done, 27u);
+    EXPECT_EQ(total, done);
+  }
+}
+
 TEST_F(EncodeTest, MoreDistinctWordsThanTheCacheHolds) {
   std::string text;
   for (uint64_t i = 0; i < 1'300'000; ++i)

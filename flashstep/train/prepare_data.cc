@@ -11,6 +11,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
+#include "flashstep/data/cut.h"
 #include "flashstep/data/manifest.h"
 #include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
@@ -66,7 +67,7 @@ class Preparation {
     if (tokens_given) {
       for (const fs::path& tokens : {train, validation}) require_tokens_of(tokenizer, tokens);
     } else {
-      train = encode(tokenizer, corpus.train, directory_ / "train.npy");
+      train = encode(tokenizer, corpus.train, directory_ / "train.npy", corpus.cut_within_document);
       validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
     check_interrupted(kStopped);
@@ -244,14 +245,29 @@ class Preparation {
     return trained;
   }
 
+  // `cut_short`: the last text's document goes on elsewhere.
   fs::path encode(const Tokenizer& tokenizer, const std::vector<fs::path>& texts,
-                  const fs::path& output) const {
-    const Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
+                  const fs::path& output, bool cut_short = false) const {
+    Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
+    const std::string& document_end = config_.text.document_end;
+    std::vector<std::string> ends;  // what each text lacks
+    for (const fs::path& text : texts) {
+      ends.push_back(ends_document(text, document_end) ? "" : document_end);
+    }
+    if (cut_short) ends.back().clear();
+    const auto added =
+        std::count_if(ends.begin(), ends.end(), [](auto& end) { return !end.empty(); });
+    // Not set where nothing is added: such tokens may have been made before there was this setting.
+    if (added > 0) {
+      stage.settings["document_ends_added"] =
+          flashstep::str(added, " of ", json_spelling(document_end));
+    }
     if (is_done(output, stage)) return output;
     say(begin_stage(manifest_path(output), stage));
     EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());
+    options.behind = std::move(ends);
     write_tokens(tokenizer, texts, options, stage);
     return output;
   }

@@ -1,5 +1,6 @@
-// From text to what a run reads: text -> tokenizer -> tokens. Each stage leaves a manifest beside
-// what it made (data/manifest.h) and is skipped while that holds.
+// From text to what a run reads: text -> tokenizer -> tokens. A file ends a document: in the tokens
+// text.document_end follows each that does not end with it itself. Each stage leaves a manifest
+// beside what it made (data/manifest.h) and is skipped while that holds.
 #pragma once
 
 #include <filesystem>
