@@ -104,6 +104,18 @@ class TrainDataTest(TrainCommandTest):
         self.assertEqual(weights("whole", 12), weights("given", 12))
         self.refused(["below"], "train", "config.json", "--run", "r", *given, "--set", "model.vocab_size=300")
 
+    def test_tokens_that_nothing_names_the_tokenizer_of_want_one(self):
+        os.makedirs("foreign")
+        for name in ("train", "validation"):
+            shutil.copy(f"data/{name}.npy", f"foreign/{name}.npy")
+        train = ("train", "config.json", "--run", "foreign_run", "--set", "text.source=stories", "--set",
+                 "text.directory=foreign_data", "--set", "tokens.train=foreign/train.npy", "--set",
+                 "tokens.validation=foreign/validation.npy")
+        self.refused(["expected tokenizer.path beside tokens.train", "foreign/train.npy"], *train)
+        self.assertFalse(os.path.exists("foreign_data"))
+        trained = flashstep(*train, "--set", "tokenizer.path=data/tokenizer")
+        self.assertEqual(trained.returncode, 0, trained.stderr)
+
     def test_ids_beyond_the_vocabulary_are_named_where_they_are_read(self):
         tokens = Path("data/train.npy").read_bytes()
         wrong = tokens[:-400] + b"\x10\x27" * 200  # 10000, in the last 200 tokens

@@ -58,6 +58,13 @@ class Preparation {
     const bool tokens_given = !config_.tokens.train.empty();
     // Given tokens and a given tokenizer need no text.
     const bool needs_text = !tokens_given || config_.tokenizer.path.empty();
+    if (tokens_given && needs_text && config_.text.source == "stories") {
+      const std::string& given = config_.tokens.train;
+      require(!setting_of_output(given, "tokenizer").empty(),
+              "[data] expected tokenizer.path beside tokens.train, got none: a tokenizer would be "
+              "trained on the built-in stories, and nothing says that it made ",
+              given);
+    }
     if (needs_text) require_texts_apart(corpus_options());  // before there is a lock among them
     const std::unique_ptr<FileLock> lock = needs_text ? lock_directory() : nullptr;
     if (needs_text && !only_checks()) refuse_files_of_others();
