@@ -73,19 +73,9 @@ class StepBench {
   }
 
   void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
-    std::vector<std::string> results;
-    const auto take = [&] {
-      if (results.empty()) return;
-      nlohmann::ordered_json::parse(results.back()).get_to(records);
-    };
-    Outcome outcome;
-    try {
-      outcome = run_own_process({"bench", "step"}, write_json(task), options_.program, results);
-    } catch (const Interrupted&) {
-      take();
-      throw;
-    }
-    take();
+    const Outcome outcome = run_own_process(
+        {"bench", "step"}, write_json(task), options_.program,
+        [&](const std::string& all) { nlohmann::ordered_json::parse(all).get_to(records); });
     if (outcome.measured()) return;
     Record& ours = records.front();
     if (!ours.has("total")) {
