@@ -104,12 +104,12 @@ int64_t wrong_elements(const AttentionReference& reference, const AttentionOutco
 }
 
 void time_tensors(Record& record, const AttentionCandidate& implementation,
-                  const AttentionRound& round, const AttentionReference& reference,
-                  int64_t iterations) {
+                  const AttentionRound& round, int64_t iterations) {
   const AttentionForward forward = implementation.function(round);
   const AttentionInputs inputs = leaves_of(round.inputs[0], implementation.ours);
   outcome_of(forward, inputs, true);  // workspaces and handles are made here, not weighed below
-  record.facts["wrong"] = wrong_elements(reference, weigh(record, forward, inputs, round.device));
+  record.facts["wrong"] =
+      wrong_elements(*round.reference, weigh(record, forward, inputs, round.device));
   const auto call = [&] { return forward(inputs.q, inputs.k, inputs.v); };
   record.samples["forward"] = seconds_of([&] { call(); }, round.device, iterations);
   const at::Tensor out = call();
@@ -119,10 +119,9 @@ void time_tensors(Record& record, const AttentionCandidate& implementation,
 
 // A process of its own: its memory is not seen.
 void time_process(Record& record, const AttentionCandidate& implementation,
-                  const AttentionRound& round, const AttentionReference& reference,
-                  int64_t iterations) {
+                  const AttentionRound& round, int64_t iterations) {
   const auto made = implementation.make(round);
-  record.facts["wrong"] = wrong_elements(reference, made->outcome(true));
+  record.facts["wrong"] = wrong_elements(*round.reference, made->outcome(true));
   record.samples["forward"] = made->turn("forward", kWarmup, iterations, 1);
   record.samples["backward"] = made->turn("backward", kWarmup, iterations, 1);
 }
@@ -130,11 +129,10 @@ void time_process(Record& record, const AttentionCandidate& implementation,
 std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
                                       const std::vector<AttentionCandidate>& implementations,
                                       int64_t iterations) {
-  AttentionRound round{c, device, kGridSeed, {}};
-  std::optional<AttentionReference> reference;
+  AttentionRound round{.c = c, .device = device, .seed = kGridSeed};
   const Outcome prepared = attempt([&] {
     round.inputs = {random_inputs(c, device, kGridSeed)};
-    reference.emplace(c, round.inputs[0], true);
+    round.reference.emplace(c, round.inputs[0], round.gradients);
   });
   measure::release_cached_gpu_memory();
   std::vector<Record> records;
@@ -147,7 +145,7 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
     record.outcome =
         prepared.measured() ? attempt([&] {
           const auto work = implementation.function ? time_tensors : time_process;
-          work(record, implementation, round, *reference, iterations);
+          work(record, implementation, round, iterations);
         })
                             : Outcome{prepared.status, "no reference: " + prepared.why};
     if (record.outcome.measured())
@@ -315,7 +313,6 @@ BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
       chosen.implementations.push_back("compiled");
   }
   const auto implementations = chosen_candidates(chosen, device);
-  const SdpaSettings settings;
   return run_benchmark(grid_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       run.begin(i, cases.size(), describe(cases[i]));

@@ -109,7 +109,8 @@ const AttentionCase kSmall = {"fp32", 1, 2, 16, 16, 8, true};
 // Its outcome is zeros.
 class Zeros : public AttentionImplementation {
  public:
-  explicit Zeros(const AttentionRound& round) : zeros_(at::zeros_like(round.inputs[0].q)) {}
+  explicit Zeros(const AttentionRound& round)
+      : AttentionImplementation(round), zeros_(at::zeros_like(round.inputs[0].q)) {}
   AttentionOutcome outcome(bool) override { return {zeros_, zeros_, zeros_, zeros_}; }
   std::vector<double> turn(const std::string&, int64_t, int64_t samples, int64_t) override {
     return std::vector<double>(static_cast<size_t>(samples), 1e-3);
