@@ -231,9 +231,7 @@ class CompiledAttention : public AttentionImplementation {
   ~CompiledAttention() override { remove_file(); }
 
   AttentionOutcome outcome(bool gradients) override {
-    Json request = case_;
-    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file_.string()}});
-    python_->ask(request);
+    python_->ask(case_, {{"do", "outcome"}, {"gradients", gradients}, {"file", file_.string()}});
     const std::string bytes = read_file(file_);
     remove_file();
     const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
@@ -245,9 +243,9 @@ class CompiledAttention : public AttentionImplementation {
 
   std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
-    Json request = case_;
-    request.update({{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}});
-    return python_->ask(request).at("seconds").get<std::vector<double>>();
+    return python_
+        ->ask(case_, {{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
+        .at("seconds");
   }
 
  private:

@@ -244,8 +244,9 @@ void PythonPeer::start() {
   throw UserError(failure_);
 }
 
-Json PythonPeer::ask(const Json& request) {
+Json PythonPeer::ask(Json request, const Json& more) {
   if (process_ == nullptr) start();
+  request.update(more);
   const auto line = process_->write_line(request.dump()) ? process_->read_line() : std::nullopt;
   if (!line) {
     process_.reset();

@@ -79,9 +79,10 @@ class PythonPeer {
  public:
   explicit PythonPeer(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  // Starts it where it does not run. UserError where there is no such program or it does not become
-  // ready; MachineError where it ends, answers with no object, or with {"error": its reason}.
-  nlohmann::json ask(const nlohmann::json& request);
+  // Starts it where it does not run; `more` is added to the request. UserError where there is no
+  // such program or it does not become ready; MachineError where it ends, answers with no object,
+  // or with {"error": its reason}.
+  nlohmann::json ask(nlohmann::json request, const nlohmann::json& more);
   // The same, where it runs; nothing that it says is an error.
   void tell_if_running(const nlohmann::json& request);
 
