@@ -178,11 +178,6 @@ std::vector<std::string> step_findings(const Records& records) {
 
 // ---- Pictures
 
-std::string without_slashes(std::string text) {
-  std::replace(text.begin(), text.end(), '/', '-');
-  return text;
-}
-
 // Forward, backward and optimizer of every size, of one context, precision and attention.
 measure::Plot parts_plot(const Records& records) {
   measure::Plot plot = part_bars(records, text_of("model"),

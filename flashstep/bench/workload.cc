@@ -145,6 +145,11 @@ std::string model_name(const ModelConfig& model) {
   return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
 }
 
+std::string without_slashes(std::string name) {
+  std::replace(name.begin(), name.end(), '/', '-');
+  return name;
+}
+
 Workload resolved_workload(const Workload& given) {
   Workload workload;
   read_json(workload, write_json(given), "the workload");  // its words are those of visit()

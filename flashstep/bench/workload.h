@@ -50,6 +50,8 @@ ModelConfig model_by_name(const std::string& name);
 // The opposite of model_by_name(): "xl", or the four numbers where they are nobody's.
 std::string model_name(const ModelConfig& model);
 
+std::string without_slashes(std::string name);  // "1600-6400-48-25", as names of files have it
+
 // With nothing left to the size. UserError for what cannot be: a size, mode, precision or attention
 // that is none, tf32 on a CPU, no GPU for cuda.
 Workload resolved_workload(const Workload& workload);
