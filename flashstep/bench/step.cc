@@ -154,8 +154,6 @@ void describe_records(const StepTask& task, int64_t whole_layers, std::vector<Re
     r.facts["device"] = w.device;
     r.facts["tokens"] = w.batch_size * w.model.context_length;
     r.facts["flops"] = pass_flops(w);
-    if (has_backward(w)) r.facts["has backward"] = 1;
-    if (has_update(w)) r.facts["has update"] = 1;
     r.facts["stem"] = str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision, "_",
                           w.model.attention, task.deterministic ? "_deterministic" : "");
     r.facts["warm-up stem"] =

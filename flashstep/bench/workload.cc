@@ -234,10 +234,11 @@ std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
 }
 
 void StepTimes::add_to(Record& record, const std::string& prefix) const {
-  record.samples[prefix + "forward"].push_back(forward);
-  record.samples[prefix + "backward"].push_back(backward);
-  record.samples[prefix + "optimizer"].push_back(optimizer);
-  record.samples[prefix + "total"].push_back(total);
+  for (const auto& [part, seconds] :
+       {std::pair("forward", forward), std::pair("backward", backward),
+        std::pair("optimizer", optimizer), std::pair("total", total)}) {
+    if (seconds > 0) record.samples[prefix + part].push_back(seconds);
+  }
 }
 
 double total_memory_bytes(const std::string& device) {

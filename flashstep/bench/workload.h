@@ -82,7 +82,7 @@ struct StepTimes {
   double total = 0;
   double waited = 0;  // of backward, with several ranks: when its own work is done
   double lead = 0;    // of the host over the device when the step begins (Replica::run)
-  // A value more in each of the samples "forward", "backward", "optimizer" and "total".
+  // A value more in the samples "forward", "backward", "optimizer" and "total" that there were.
   void add_to(Record& record, const std::string& prefix = "") const;
 };
 
