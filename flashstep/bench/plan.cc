@@ -17,17 +17,7 @@ int64_t ranks_of(const PlanInputs& inputs) {
   return std::max<int64_t>(inputs.config.parallel.world_size, 1);
 }
 
-const char* fits(Fit fit) {
-  switch (fit) {
-    case Fit::kNo:
-      return "no";
-    case Fit::kLaunched:
-      return "launched";
-    case Fit::kYes:
-      return "yes";
-  }
-  return "";
-}
+constexpr const char* kFits[] = {"no", "launched", "yes"};  // by Fit
 
 std::string label_of(const PlannedLevel& level) {
   return level.blocks == 0 ? level.recompute
@@ -51,7 +41,7 @@ measure::Table levels_table(const Plan& plan, const PlanDevice& device) {
   for (const PlannedLevel& level : plan.levels) {
     std::vector<measure::Cell> row = {label_of(level), level.kept_bytes / kGiB,
                                       level.tensor_bytes / kGiB, level.used_bytes / kGiB,
-                                      fits(level.fit)};
+                                      kFits[static_cast<size_t>(level.fit)]};
     if (const auto& time = level.time) {
       for (const double s : {time->total_s(), time->products_s, time->attention_s, time->memory_s,
                              time->launches_s, time->communication_s}) {
