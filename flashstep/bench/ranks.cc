@@ -125,25 +125,11 @@ void print_line(std::string_view kind, const std::string& text) {
 
 using Json = nlohmann::json;
 
-// The unit that had begun when the results ended; empty if none had.
-std::string last_begun(const std::vector<std::string>& results) {
-  for (auto line = results.rbegin(); line != results.rend(); ++line) {
-    const auto json = Json::parse(*line);
-    if (json.contains("begins")) return json["begins"];
-  }
-  return "";
-}
-
-void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
-  for (const std::string& line : results) {
-    const auto json = nlohmann::ordered_json::parse(line);
-    if (json.contains("begins")) continue;
-    const Record part = json.get<Record>();
-    for (Record& record : records) {
-      const bool same = record.implementation == part.implementation &&
-                        (part.key.empty() || part.key == record.key);
-      if (same) record.take(part);
-    }
+void take(const Record& part, std::vector<Record>& records) {
+  for (Record& record : records) {
+    const bool same = record.implementation == part.implementation &&
+                      (part.key.empty() || part.key == record.key);
+    if (same) record.take(part);
   }
 }
 
@@ -205,17 +191,24 @@ std::vector<Record> measure_on_ranks(
     RankJob job, const std::function<std::string(const std::vector<std::string>& units)>& task_of,
     std::vector<Record> blanks, const std::function<std::string(const Record&)>& unit_of) {
   std::vector<std::string> units = Records(blanks).distinct(unit_of);
-  std::vector<std::string> results;
-  job.result = [&](const std::string& result) { results.push_back(result); };
+  std::string begun;  // the unit that began last
+  std::vector<Record> parts;
+  job.result = [&](const std::string& result) {
+    const auto json = nlohmann::ordered_json::parse(result);
+    if (json.contains("begins"))
+      begun = json["begins"];
+    else
+      parts.push_back(json.get<Record>());
+  };
   while (!units.empty()) {
-    results.clear();
+    begun.clear();
+    parts.clear();
     job.task = task_of(units);
     const Outcome outcome = run_ranks(job);
     if (outcome.measured()) {
-      take_results(results, blanks);
+      for (const Record& part : parts) take(part, blanks);
       break;
     }
-    const std::string begun = last_begun(results);
     const auto is_out = [&](const std::string& unit) { return begun.empty() || unit == begun; };
     for (Record& record : blanks) {
       const std::string unit = unit_of(record);
