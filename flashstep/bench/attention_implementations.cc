@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <unistd.h>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -12,6 +11,7 @@
 #include <torch/serialize.h>
 
 #include "flashstep/attention.h"
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/detail/files.h"
@@ -228,12 +228,11 @@ class CompiledAttention : public AttentionImplementation {
              {"threads", at::get_num_threads()}};
   }
 
-  ~CompiledAttention() override { remove_file(); }
-
   AttentionOutcome outcome(bool gradients) override {
-    python_->ask(case_, {{"do", "outcome"}, {"gradients", gradients}, {"file", file_.string()}});
-    const std::string bytes = read_file(file_);
-    remove_file();
+    const TemporaryFolder folder;
+    const std::filesystem::path file = folder / "outcome.pt";
+    python_->ask(case_, {{"do", "outcome"}, {"gradients", gradients}, {"file", file.string()}});
+    const std::string bytes = read_file(file);
     const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
     AttentionOutcome outcome;
     for (size_t i = 0; i < list.size() && i < outcome.size(); ++i)
@@ -249,13 +248,6 @@ class CompiledAttention : public AttentionImplementation {
   }
 
  private:
-  void remove_file() const {
-    std::error_code ignored;
-    std::filesystem::remove(file_, ignored);
-  }
-
-  const std::filesystem::path file_ =
-      std::filesystem::temp_directory_path() / str("flashstep_attention_peer_", ::getpid(), ".pt");
   std::shared_ptr<PythonPeer> python_;
   Json case_;
 };
