@@ -8,6 +8,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention.h"
 #include "flashstep/bench/attention_cases.h"
+#include "flashstep/bench/model_run.h"
 #include "flashstep/bench/schema.h"
 #include "flashstep/bench/timing.h"
 #include "flashstep/bench/workload.h"
@@ -57,16 +58,13 @@ class Scales {
     if (device.is_cpu()) cpu_.emplace();
     before_ = now();
   }
-  double now() const { return cpu_ ? bytes(cpu_->now()) : on_gpu(measure::gpu_allocated_bytes); }
+  double now() const {
+    return cpu_ ? static_cast<double>(cpu_->now()) : memory_bytes(device_) - before_;
+  }
   double peak() const {
-    return cpu_ ? bytes(cpu_->peak()) : on_gpu(measure::gpu_peak_allocated_bytes);
+    return cpu_ ? static_cast<double>(cpu_->peak()) : peak_memory_bytes(device_) - before_;
   }
-  void reset_peak() {
-    if (cpu_)
-      cpu_->reset_peak();
-    else
-      measure::reset_gpu_peak_allocated(device_.index());
-  }
+  void reset_peak() { cpu_ ? cpu_->reset_peak() : reset_peak_memory(device_); }
 
  private:
   static double bytes(int64_t count) { return static_cast<double>(count); }
