@@ -67,11 +67,6 @@ class Scales {
   void reset_peak() { cpu_ ? cpu_->reset_peak() : reset_peak_memory(device_); }
 
  private:
-  static double bytes(int64_t count) { return static_cast<double>(count); }
-  double on_gpu(uint64_t (*count)(int)) const {
-    return static_cast<double>(count(device_.index())) - before_;
-  }
-
   at::Device device_;
   std::optional<measure::AllocatedBytes> cpu_;
   double before_ = 0;
@@ -210,15 +205,11 @@ std::vector<std::string> grid_findings(const Records& records, double memory_byt
 }
 
 std::vector<NamedPicture> grid_pictures(const Records& records) {
-  double d = 0, longest = 0;  // that of the longest, where the formula no longer fits
-  for (const Record& r : records) {
-    if (r.number("N") <= longest) continue;
-    longest = r.number("N");
-    d = r.number("D");
-  }
+  if (records.empty()) return {};
+  // That of the longest, where the formula no longer fits.
+  const double d = std::ranges::max_element(records, {}, length_of)->number("D");
   const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
   const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };
-  const auto length = [](const Record& r) { return r.number("N"); };
   const auto kept = [](const Record& r) {
     return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
   };
@@ -226,7 +217,7 @@ std::vector<NamedPicture> grid_pictures(const Records& records) {
   std::vector<NamedPicture> pictures;
   const auto add = [&](const std::string& stem, const char* title, const char* unit,
                        const ValueOf& value) {
-    measure::Plot plot = lines(drawn, name, length, value);
+    measure::Plot plot = lines(drawn, name, length_of, value);
     if (plot.series.empty()) return;
     if (failed != nullptr)
       plot.references = {{failed->number("N"), "naive: out of memory", /*vertical=*/true}};
@@ -271,14 +262,13 @@ std::vector<std::string> grid_accounting(const Records& records, double memory_b
           needed / (failed->number("B") * n * n), " bytes = ", fixed(needed / kGiB, 2),
           " GiB; the device has ", fixed(memory_bytes / kGiB, 1), " GiB.")};
   // What a smaller one held, in matrices: its vectors are nothing beside them.
-  const Record* largest = nullptr;
-  for (const Record& r : records) {
-    const bool fitted = r.implementation == "naive" && r.outcome.measured() &&
-                        r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
-    if (fitted && (largest == nullptr || r.number("N") > largest->number("N"))) largest = &r;
-  }
-  if (largest == nullptr) return sentences;
-  const auto held = [&](const char* name) { return largest->number(name); };
+  const Records fitted = records.where([&](const Record& r) {
+    return r.implementation == "naive" && r.outcome.measured() &&
+           r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
+  });
+  if (fitted.empty()) return sentences;
+  const Record& largest = *std::ranges::max_element(fitted, {}, length_of);
+  const auto held = [&](const char* name) { return largest.number(name); };
   const auto matrices = [&](const char* name) { return fixed(held(name) / held("matrix"), 2); };
   sentences.push_back(
       str("At N ", std::llround(held("N")), " the forward pass held ", matrices("forward peak"),
