@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention_cases.h"
 #include "flashstep/bench/attention_implementations.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
 

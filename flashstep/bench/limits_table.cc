@@ -5,7 +5,6 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/record.h"
-#include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
 
 namespace flashstep::tools {

@@ -1,7 +1,5 @@
 #include "flashstep/bench/ops.h"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/text.h"

@@ -9,7 +9,6 @@
 #include "flashstep/bench/schema.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/limits.h"
 #include "flashstep/model/cost.h"
 
 namespace flashstep::tools {

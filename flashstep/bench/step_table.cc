@@ -7,7 +7,6 @@
 #include "flashstep/bench/step.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
 
 namespace flashstep::tools {

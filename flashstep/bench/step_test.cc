@@ -1,6 +1,5 @@
 #include "flashstep/bench/step.h"
 
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -8,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/test_table.h"
 #include "flashstep/bench/test_workload.h"
@@ -19,8 +18,6 @@
 
 namespace flashstep::tools {
 namespace {
-
-namespace fs = std::filesystem;
 
 BenchStepOptions small_step_options() {
   BenchStepOptions options;
