@@ -60,8 +60,7 @@ TEST(BenchAttentionTable, ShowsOursBesideTheBestPeer) {
   expect_parts(join(table.notes, "\n"),
                {"naive: OOM: 34 GiB.", "Wrong elements: ours 0 in 2 runs, peers 0.",
                 "Verdict: 1.00 x the best peer in geometric mean, at least 0.50 x; as fast or "
-                "faster on 1 of "
-                "2 rows."});
+                "faster on 1 of 2 rows."});
 }
 
 TEST(BenchAttentionTable, TellsWhatItCostsThatBitsRepeat) {

@@ -60,9 +60,8 @@ measure::Table levels_table(const Plan& plan, const PlanDevice& device) {
             "move included; exposed: communication; tokens: of a rank."
           : "tensors: the most at once, of a process; used: resident. All processes share the "
             "machine's memory, of which a twentieth, and at least 0.5 GiB, stays free. A "
-            "checkpoint "
-            "that is written while training goes on takes copies of weights and moments more, "
-            "where there is room.");
+            "checkpoint that is written while training goes on takes copies of weights and moments "
+            "more, where there is room.");
   return table;
 }
 
@@ -174,14 +173,12 @@ BenchReport plan_report(const PlanInputs& inputs) {
         "No GPU is here: planned for the CPU. --card H200 plans for a GPU.");
   }
   if (chosen.time) {
-    report.table.notes.push_back(str("Times: ", device.rates->source,
-                                     "; ranks are GPUs of one "
-                                     "machine."));
+    report.table.notes.push_back(
+        str("Times: ", device.rates->source, "; ranks are GPUs of one machine."));
   } else {
     report.table.notes.emplace_back(
         "No times: there are rates for bf16 on GPUs with a data sheet, up to 8 ranks on one "
-        "machine "
-        "with parallel.peer_copies all, attention not naive.");
+        "machine with parallel.peer_copies all, attention not naive.");
   }
   report.table.notes.push_back(verdict(plan, chosen, device));
   report.tables.push_back({"memory", parts_table(plan)});
