@@ -1,7 +1,6 @@
 #include "flashstep/bench/allreduce.h"
 
 #include <cmath>
-#include <cstdlib>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

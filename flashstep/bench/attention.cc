@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
 
 #include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention_cases.h"
 #include "flashstep/bench/attention_implementations.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
 
@@ -245,23 +242,17 @@ std::vector<Record> measure_attention(const AttentionCase& c,
                                       const std::vector<std::string>& passes,
                                       const std::vector<AttentionCandidate>& implementations,
                                       const at::Device& device, const TurnOptions& options) {
-  AttentionRound round{c, device, kTurnsSeed, {}};
-  const bool gradients = passes != std::vector<std::string>{"forward"};
-  std::optional<AttentionReference> reference;
+  AttentionRound round{.c = c, .device = device, .seed = kTurnsSeed};
+  round.gradients = passes != std::vector<std::string>{"forward"};
   const TurnsCase turns_case{key_of(c), describe(c), passes};
   std::vector<Candidate> candidates;
-  for (const AttentionCandidate& implementation : implementations) {
-    candidates.push_back({implementation.name, implementation.ours, [&] {
-                            auto made = implementation.make(round);
-                            made->set_reference(*reference, gradients);
-                            return made;
-                          }});
-  }
+  for (const AttentionCandidate& one : implementations)
+    candidates.push_back({one.name, one.ours, [&] { return one.make(round); }});
   std::string chosen;
   std::vector<Record> records = take_turns(turns_case, candidates, device, options, [&] {
     round.inputs = rotated_inputs(c, device);
     const AttentionInputs& first = round.inputs[0];
-    reference.emplace(c, first, gradients);
+    round.reference.emplace(c, first, round.gradients);
     chosen = attention_auto(first.q, first.k, first.v, {.causal = c.causal});
   });
   for (Record& record : records) {
@@ -269,7 +260,7 @@ std::vector<Record> measure_attention(const AttentionCase& c,
     record.facts["flops"] = pass_flops(c, pass);
     record.facts["limit seconds"] = limit_seconds(c, pass, device.is_cuda() ? "cuda" : "cpu");
     record.facts["chosen"] = chosen;
-    if (reference) record.facts["checked heads"] = reference->checked_heads();
+    if (round.reference) record.facts["checked heads"] = round.reference->checked_heads();
   }
   return records;
 }
@@ -304,7 +295,6 @@ BenchReport bench_attention(const BenchAttentionOptions& options) {
           options.preset, ", the filter leaves none");
   const auto implementations = chosen_candidates(options, device);
   const TurnOptions settings = turn_options(options);
-  const SdpaSettings sdpa_settings;
   const auto stream = stream_of(device);
   limit_seconds(preset.cases[0], preset.passes[0],
                 options.device);  // measured now, on a quiet machine

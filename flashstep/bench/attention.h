@@ -48,6 +48,8 @@ std::vector<Record> measure_attention(const AttentionCase& c,
 // it the first of ours. ("auto" may take a peer's, whose time says nothing about ours.)
 const Record* our_record(const Record& of_case, const Records& all);
 
+inline double length_of(const Record& r) { return r.number("N"); }
+
 // A line a case: of ours; of the first where there is none of ours.
 bool is_row(const Record& r, const Records& all);
 // Of those of the same case that are not ours; null without one.

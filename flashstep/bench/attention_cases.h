@@ -22,8 +22,6 @@ struct AttentionCase {
   int64_t heads = 1;  // 0: tensors without a dimension for heads, (B, N, D)
   int64_t n = 0, m = 0, head_dim = 0;
   bool causal = false;
-
-  bool operator==(const AttentionCase&) const = default;
 };
 
 // For the cost formulas, where no heads are one head.
@@ -92,8 +90,6 @@ at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::T
 struct AttentionErrors {
   std::array<int64_t, 4> wrong = {};  // elements beyond the tolerance
   std::array<double, 4> worst = {};   // the largest error, in tolerances
-
-  bool operator==(const AttentionErrors&) const = default;
 };
 
 // The same formula and its gradients in float64 (the oracle) and, for the error that the dtype

@@ -8,6 +8,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention.h"
 #include "flashstep/bench/attention_cases.h"
+#include "flashstep/bench/model_run.h"
 #include "flashstep/bench/schema.h"
 #include "flashstep/bench/timing.h"
 #include "flashstep/bench/workload.h"
@@ -57,23 +58,15 @@ class Scales {
     if (device.is_cpu()) cpu_.emplace();
     before_ = now();
   }
-  double now() const { return cpu_ ? bytes(cpu_->now()) : on_gpu(measure::gpu_allocated_bytes); }
+  double now() const {
+    return cpu_ ? static_cast<double>(cpu_->now()) : memory_bytes(device_) - before_;
+  }
   double peak() const {
-    return cpu_ ? bytes(cpu_->peak()) : on_gpu(measure::gpu_peak_allocated_bytes);
+    return cpu_ ? static_cast<double>(cpu_->peak()) : peak_memory_bytes(device_) - before_;
   }
-  void reset_peak() {
-    if (cpu_)
-      cpu_->reset_peak();
-    else
-      measure::reset_gpu_peak_allocated(device_.index());
-  }
+  void reset_peak() { cpu_ ? cpu_->reset_peak() : reset_peak_memory(device_); }
 
  private:
-  static double bytes(int64_t count) { return static_cast<double>(count); }
-  double on_gpu(uint64_t (*count)(int)) const {
-    return static_cast<double>(count(device_.index())) - before_;
-  }
-
   at::Device device_;
   std::optional<measure::AllocatedBytes> cpu_;
   double before_ = 0;
@@ -104,12 +97,12 @@ int64_t wrong_elements(const AttentionReference& reference, const AttentionOutco
 }
 
 void time_tensors(Record& record, const AttentionCandidate& implementation,
-                  const AttentionRound& round, const AttentionReference& reference,
-                  int64_t iterations) {
+                  const AttentionRound& round, int64_t iterations) {
   const AttentionForward forward = implementation.function(round);
   const AttentionInputs inputs = leaves_of(round.inputs[0], implementation.ours);
   outcome_of(forward, inputs, true);  // workspaces and handles are made here, not weighed below
-  record.facts["wrong"] = wrong_elements(reference, weigh(record, forward, inputs, round.device));
+  record.facts["wrong"] =
+      wrong_elements(*round.reference, weigh(record, forward, inputs, round.device));
   const auto call = [&] { return forward(inputs.q, inputs.k, inputs.v); };
   record.samples["forward"] = seconds_of([&] { call(); }, round.device, iterations);
   const at::Tensor out = call();
@@ -119,10 +112,9 @@ void time_tensors(Record& record, const AttentionCandidate& implementation,
 
 // A process of its own: its memory is not seen.
 void time_process(Record& record, const AttentionCandidate& implementation,
-                  const AttentionRound& round, const AttentionReference& reference,
-                  int64_t iterations) {
+                  const AttentionRound& round, int64_t iterations) {
   const auto made = implementation.make(round);
-  record.facts["wrong"] = wrong_elements(reference, made->outcome(true));
+  record.facts["wrong"] = wrong_elements(*round.reference, made->outcome(true));
   record.samples["forward"] = made->turn("forward", kWarmup, iterations, 1);
   record.samples["backward"] = made->turn("backward", kWarmup, iterations, 1);
 }
@@ -130,11 +122,10 @@ void time_process(Record& record, const AttentionCandidate& implementation,
 std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
                                       const std::vector<AttentionCandidate>& implementations,
                                       int64_t iterations) {
-  AttentionRound round{c, device, kGridSeed, {}};
-  std::optional<AttentionReference> reference;
+  AttentionRound round{.c = c, .device = device, .seed = kGridSeed};
   const Outcome prepared = attempt([&] {
     round.inputs = {random_inputs(c, device, kGridSeed)};
-    reference.emplace(c, round.inputs[0], true);
+    round.reference.emplace(c, round.inputs[0], round.gradients);
   });
   measure::release_cached_gpu_memory();
   std::vector<Record> records;
@@ -147,7 +138,7 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
     record.outcome =
         prepared.measured() ? attempt([&] {
           const auto work = implementation.function ? time_tensors : time_process;
-          work(record, implementation, round, *reference, iterations);
+          work(record, implementation, round, iterations);
         })
                             : Outcome{prepared.status, "no reference: " + prepared.why};
     if (record.outcome.measured())
@@ -214,15 +205,11 @@ std::vector<std::string> grid_findings(const Records& records, double memory_byt
 }
 
 std::vector<NamedPicture> grid_pictures(const Records& records) {
-  double d = 0, longest = 0;  // that of the longest, where the formula no longer fits
-  for (const Record& r : records) {
-    if (r.number("N") <= longest) continue;
-    longest = r.number("N");
-    d = r.number("D");
-  }
+  if (records.empty()) return {};
+  // That of the longest, where the formula no longer fits.
+  const double d = std::ranges::max_element(records, {}, length_of)->number("D");
   const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
   const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };
-  const auto length = [](const Record& r) { return r.number("N"); };
   const auto kept = [](const Record& r) {
     return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
   };
@@ -230,7 +217,7 @@ std::vector<NamedPicture> grid_pictures(const Records& records) {
   std::vector<NamedPicture> pictures;
   const auto add = [&](const std::string& stem, const char* title, const char* unit,
                        const ValueOf& value) {
-    measure::Plot plot = lines(drawn, name, length, value);
+    measure::Plot plot = lines(drawn, name, length_of, value);
     if (plot.series.empty()) return;
     if (failed != nullptr)
       plot.references = {{failed->number("N"), "naive: out of memory", /*vertical=*/true}};
@@ -275,14 +262,13 @@ std::vector<std::string> grid_accounting(const Records& records, double memory_b
           needed / (failed->number("B") * n * n), " bytes = ", fixed(needed / kGiB, 2),
           " GiB; the device has ", fixed(memory_bytes / kGiB, 1), " GiB.")};
   // What a smaller one held, in matrices: its vectors are nothing beside them.
-  const Record* largest = nullptr;
-  for (const Record& r : records) {
-    const bool fitted = r.implementation == "naive" && r.outcome.measured() &&
-                        r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
-    if (fitted && (largest == nullptr || r.number("N") > largest->number("N"))) largest = &r;
-  }
-  if (largest == nullptr) return sentences;
-  const auto held = [&](const char* name) { return largest->number(name); };
+  const Records fitted = records.where([&](const Record& r) {
+    return r.implementation == "naive" && r.outcome.measured() &&
+           r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
+  });
+  if (fitted.empty()) return sentences;
+  const Record& largest = *std::ranges::max_element(fitted, {}, length_of);
+  const auto held = [&](const char* name) { return largest.number(name); };
   const auto matrices = [&](const char* name) { return fixed(held(name) / held("matrix"), 2); };
   sentences.push_back(
       str("At N ", std::llround(held("N")), " the forward pass held ", matrices("forward peak"),
@@ -315,7 +301,6 @@ BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
       chosen.implementations.push_back("compiled");
   }
   const auto implementations = chosen_candidates(chosen, device);
-  const SdpaSettings settings;
   return run_benchmark(grid_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       run.begin(i, cases.size(), describe(cases[i]));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <unistd.h>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -12,6 +11,7 @@
 #include <torch/serialize.h>
 
 #include "flashstep/attention.h"
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/detail/files.h"
@@ -29,7 +29,7 @@ class TensorAttention : public AttentionImplementation {
   // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
   TensorAttention(const AttentionRound& round, AttentionForward forward, bool without_heads,
                   bool matrices)
-      : forward_(std::move(forward)), device_(round.device) {
+      : AttentionImplementation(round), forward_(std::move(forward)) {
     for (const auto& set : round.inputs) sets_.push_back(leaves_of(set, without_heads));
     const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
     large_ = matrices && bytes > kMatrixHeldBytes / 16;
@@ -45,14 +45,14 @@ class TensorAttention : public AttentionImplementation {
     prepare(pass);
     const auto work = [&](int64_t number) { call(pass, number); };
     for (int64_t i = 0; i < warmup; ++i) work(next_++);
-    std::vector<double> seconds = seconds_of_calls(work, device_, next_, samples, calls);
+    std::vector<double> seconds = seconds_of_calls(work, round_.device, next_, samples, calls);
     next_ += samples * calls;
     if (release_) outs_.clear();
     return seconds;
   }
 
   std::vector<double> graph(const std::string& pass, int64_t samples, int64_t calls) override {
-    if (!device_.is_cuda()) return {};
+    if (!round_.device.is_cuda()) return {};
     prepare(pass);
     GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
     return captured.seconds(samples);
@@ -77,7 +77,6 @@ class TensorAttention : public AttentionImplementation {
   }
 
   AttentionForward forward_;
-  at::Device device_;
   bool large_ = false, release_ = false;
   std::vector<AttentionInputs> sets_;
   std::vector<at::Tensor> outs_;
@@ -96,7 +95,7 @@ void use_backends(bool flash, bool efficient, bool math, bool cudnn) {
 
 using Backend = std::optional<at::SDPBackend>;  // none: as PyTorch chooses by itself
 
-// As long as it lives, LibTorch has this backend alone; then all again.
+// As long as it lives, LibTorch has this backend alone, or all; then those that it had before.
 class OnlyBackend {
  public:
   explicit OnlyBackend(const Backend& backend) {
@@ -104,9 +103,15 @@ class OnlyBackend {
     use_backends(used(at::SDPBackend::flash_attention), used(at::SDPBackend::efficient_attention),
                  used(at::SDPBackend::math), used(at::SDPBackend::cudnn_attention));
   }
-  ~OnlyBackend() { use_backends(true, true, true, true); }
+  ~OnlyBackend() { use_backends(flash_, efficient_, math_, cudnn_); }
   OnlyBackend(const OnlyBackend&) = delete;
   OnlyBackend& operator=(const OnlyBackend&) = delete;
+
+ private:
+  const bool flash_ = at::globalContext().userEnabledFlashSDP();
+  const bool efficient_ = at::globalContext().userEnabledMemEfficientSDP();
+  const bool math_ = at::globalContext().userEnabledMathSDP();
+  const bool cudnn_ = at::globalContext().userEnabledCuDNNSDP();
 };
 
 // What LibTorch says while it looks for a backend.
@@ -211,9 +216,9 @@ using Json = nlohmann::json;
 class CompiledAttention : public AttentionImplementation {
  public:
   CompiledAttention(std::shared_ptr<PythonPeer> python, const AttentionRound& round)
-      : python_(std::move(python)), device_(round.device) {
+      : AttentionImplementation(round), python_(std::move(python)) {
     const AttentionCase& c = round.c;
-    case_ = {{"device", device_.is_cuda() ? "cuda" : "cpu"},
+    case_ = {{"device", round.device.is_cuda() ? "cuda" : "cpu"},
              {"dtype", c.dtype},
              {"shape", {c.batch, std::max<int64_t>(c.heads, 1), c.n, c.head_dim}},
              {"keys", c.m},
@@ -223,38 +228,27 @@ class CompiledAttention : public AttentionImplementation {
              {"threads", at::get_num_threads()}};
   }
 
-  ~CompiledAttention() override { remove_file(); }
-
   AttentionOutcome outcome(bool gradients) override {
-    Json request = case_;
-    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file_.string()}});
-    python_->ask(request);
-    const std::string bytes = read_file(file_);
-    remove_file();
+    const TemporaryFolder folder;
+    const std::filesystem::path file = folder / "outcome.pt";
+    python_->ask(case_, {{"do", "outcome"}, {"gradients", gradients}, {"file", file.string()}});
+    const std::string bytes = read_file(file);
     const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
     AttentionOutcome outcome;
     for (size_t i = 0; i < list.size() && i < outcome.size(); ++i)
-      outcome[i] = list.get(i).toTensor().to(device_);
+      outcome[i] = list.get(i).toTensor().to(round_.device);
     return outcome;
   }
 
   std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
-    Json request = case_;
-    request.update({{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}});
-    return python_->ask(request).at("seconds").get<std::vector<double>>();
+    return python_
+        ->ask(case_, {{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
+        .at("seconds");
   }
 
  private:
-  void remove_file() const {
-    std::error_code ignored;
-    std::filesystem::remove(file_, ignored);
-  }
-
-  const std::filesystem::path file_ =
-      std::filesystem::temp_directory_path() / str("flashstep_attention_peer_", ::getpid(), ".pt");
   std::shared_ptr<PythonPeer> python_;
-  at::Device device_;
   Json case_;
 };
 
@@ -291,14 +285,6 @@ std::vector<AttentionCandidate> attention_candidates(const at::Device& device) {
     implementations.push_back(sdpa(name, backend));
   return implementations;
 }
-
-SdpaSettings::SdpaSettings()
-    : flash(at::globalContext().userEnabledFlashSDP()),
-      efficient(at::globalContext().userEnabledMemEfficientSDP()),
-      math(at::globalContext().userEnabledMathSDP()),
-      cudnn(at::globalContext().userEnabledCuDNNSDP()) {}
-
-SdpaSettings::~SdpaSettings() { use_backends(flash, efficient, math, cudnn); }
 
 AttentionCandidate compiled_candidate(const std::vector<std::string>& command) {
   auto python = std::make_shared<PythonPeer>(command);

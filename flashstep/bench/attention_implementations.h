@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,34 +12,34 @@
 
 namespace flashstep::tools {
 
-// One implementation ready to compute one case, on inputs that all implementations share.
-// UserError, whose text begins with "refused: ", where it takes no such case. Its calls take the
-// inputs in turn; the forward pass keeps what backward needs; the backward pass is LibTorch's
-// autograd.
-class AttentionImplementation : public Implementation {
- public:
-  // On the first of the inputs. Gradients only when asked for.
-  virtual AttentionOutcome outcome(bool gradients) = 0;
-
-  // What check() holds it against, and note() tells of.
-  void set_reference(const AttentionReference& reference, bool gradients) {
-    reference_ = &reference;
-    gradients_ = gradients;
-  }
-  void check() override { errors_ = reference_->errors(outcome(gradients_)); }
-  void note(const std::string& pass, Record& record) const override;
-
- private:
-  const AttentionReference* reference_ = nullptr;
-  bool gradients_ = false;
-  AttentionErrors errors_;
-};
-
+// What all implementations of a case share.
 struct AttentionRound {
   AttentionCase c;
   at::Device device = at::kCPU;
-  uint64_t seed = 0;                    // of inputs[0]
-  std::vector<AttentionInputs> inputs;  // sets that calls take in turn
+  uint64_t seed = 0;                         // of inputs[0]
+  std::vector<AttentionInputs> inputs = {};  // sets that calls take in turn
+  // Of inputs[0]; with gradients only when they are measured.
+  std::optional<AttentionReference> reference = {};
+  bool gradients = true;
+};
+
+// One implementation ready to compute one case, of a round that outlives it. UserError, whose text
+// begins with "refused: ", where it takes no such case. Its calls take the inputs in turn; the
+// forward pass keeps what backward needs; the backward pass is LibTorch's autograd.
+class AttentionImplementation : public Implementation {
+ public:
+  explicit AttentionImplementation(const AttentionRound& round) : round_(round) {}
+  // On the first of the inputs. Gradients only when asked for.
+  virtual AttentionOutcome outcome(bool gradients) = 0;
+
+  void check() override { errors_ = round_.reference->errors(outcome(round_.gradients)); }
+  void note(const std::string& pass, Record& record) const override;
+
+ protected:
+  const AttentionRound& round_;
+
+ private:
+  AttentionErrors errors_;
 };
 
 struct AttentionCandidate {
@@ -58,16 +59,6 @@ inline constexpr const char* kDeterministic = "deterministic";
 // itself (sdpa) and, on a GPU, as math, flash, efficient and cudnn, each with only that backend
 // switched on.
 std::vector<AttentionCandidate> attention_candidates(const at::Device& device);
-
-// Settings of LibTorch that the peers change, put back in the end.
-struct SdpaSettings {
-  SdpaSettings();
-  ~SdpaSettings();
-  SdpaSettings(const SdpaSettings&) = delete;
-  SdpaSettings& operator=(const SdpaSettings&) = delete;
-
-  const bool flash, efficient, math, cudnn;
-};
 
 // "compiled": PyTorch's compiled formula in a Python process of its own,
 // scripts/peers/attention_torch.py, started by `command`. Where it does not start, or ends, it

@@ -26,7 +26,7 @@ std::string whole(const Record& r, const char* name) {
   return std::to_string(std::llround(r.number(name)));
 }
 std::string pair_name(const Record& r) { return whole(r, "N") + ":" + whole(r, "M"); }
-double length_of(const Record& r) { return r.number("N"); }
+double head_dim_of(const Record& r) { return r.number("D"); }
 double work_of(const Record& r) { return r.number("N") * r.number("M"); }
 double tflops_of(const Record& r) { return r.number("flops") / r.median("seconds") / 1e12; }
 
@@ -67,9 +67,7 @@ void add_curves(const PictureGroup& group) {
   const auto has = [](double d) { return [d](const Record& r) { return r.number("D") == d; }; };
   double d = 64;
   if (group.records.find(has(d)) == nullptr)
-    d = sorted_by(group.records, [](const Record& r) { return -r.number("D"); })
-            .all()[0]
-            .number("D");
+    d = head_dim_of(*std::ranges::max_element(group.records, {}, head_dim_of));
   const Records drawn = group.records.where(has(d));
   if (drawn.cases().size() < 2) return;
   const std::string more = str(", head_dim ", d, "; dashed: baselines");
@@ -81,8 +79,7 @@ void add_curves(const PictureGroup& group) {
 
 // x the best peer, by head dim and N.
 void add_heat_map(const PictureGroup& group) {
-  const Records records =
-      sorted_by(sorted_by(group.records, length_of), [](const Record& r) { return r.number("D"); });
+  const Records records = sorted_by(sorted_by(group.records, length_of), head_dim_of);
   measure::HeatMap map = heat_map(
       records.where([&](const Record& r) { return is_row(r, records); }),
       [](const Record& r) { return whole(r, "N"); }, [](const Record& r) { return whole(r, "D"); },

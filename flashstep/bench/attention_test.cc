@@ -60,8 +60,7 @@ TEST(BenchAttentionTable, ShowsOursBesideTheBestPeer) {
   expect_parts(join(table.notes, "\n"),
                {"naive: OOM: 34 GiB.", "Wrong elements: ours 0 in 2 runs, peers 0.",
                 "Verdict: 1.00 x the best peer in geometric mean, at least 0.50 x; as fast or "
-                "faster on 1 of "
-                "2 rows."});
+                "faster on 1 of 2 rows."});
 }
 
 TEST(BenchAttentionTable, TellsWhatItCostsThatBitsRepeat) {
@@ -109,7 +108,8 @@ const AttentionCase kSmall = {"fp32", 1, 2, 16, 16, 8, true};
 // Its outcome is zeros.
 class Zeros : public AttentionImplementation {
  public:
-  explicit Zeros(const AttentionRound& round) : zeros_(at::zeros_like(round.inputs[0].q)) {}
+  explicit Zeros(const AttentionRound& round)
+      : AttentionImplementation(round), zeros_(at::zeros_like(round.inputs[0].q)) {}
   AttentionOutcome outcome(bool) override { return {zeros_, zeros_, zeros_, zeros_}; }
   std::vector<double> turn(const std::string&, int64_t, int64_t samples, int64_t) override {
     return std::vector<double>(static_cast<size_t>(samples), 1e-3);

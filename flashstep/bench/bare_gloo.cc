@@ -1,6 +1,5 @@
 #define USE_C10D_GLOO  // else LibTorch's header is empty
 #include <gloo/allreduce.h>
-#include <memory>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -25,44 +24,31 @@ void add(void* sum, const void* a, const void* b, size_t elements) {
   for (size_t i = 0; i < elements; ++i) out[i] = left[i] + right[i];
 }
 
-class BareGloo {
- public:
-  BareGloo(const Group& group, at::Tensor tensor)
-      : backend_(group.process_group().getBackend(at::kCPU)), tensor_(std::move(tensor)) {
-    require(tensor_.is_cpu(), "[gloo] expected a CPU tensor, got one on ", tensor_.device());
-    require(backend_->getBackendName() == "gloo", "[gloo] expected a group of Gloo, got ",
-            backend_->getBackendName());
-  }
+std::function<void(void*, const void*, const void*, size_t)> sum_of(at::ScalarType type) {
+  if (type == at::kFloat) return add<float>;
+  return type == at::kHalf ? add<at::Half> : add<at::BFloat16>;
+}
 
-  void run() {
-    auto& gloo = static_cast<c10d::ProcessGroupGloo&>(*backend_);
+}  // namespace
+
+std::function<void()> make_bare_gloo(const Group& group, at::Tensor tensor) {
+  const auto backend = group.process_group().getBackend(at::kCPU);
+  require(tensor.is_cpu(), "[gloo] expected a CPU tensor, got one on ", tensor.device());
+  require(backend->getBackendName() == "gloo", "[gloo] expected a group of Gloo, got ",
+          backend->getBackendName());
+  return [backend, tensor] {
+    auto& gloo = static_cast<c10d::ProcessGroupGloo&>(*backend);
     gloo::AllreduceOptions options;
     options.tag = (gloo.*Opened::next_tag())();
     options.context = (gloo.*Opened::context())(options.tag);
     options.timeout = options.context->getTimeout();
     options.out.push_back(options.context->createUnboundBuffer(
-        tensor_.data_ptr(), static_cast<size_t>(tensor_.nbytes())));
-    options.elements = static_cast<size_t>(tensor_.numel());
-    options.element_size = static_cast<size_t>(tensor_.element_size());
-    options.reduce = function();
+        tensor.data_ptr(), static_cast<size_t>(tensor.nbytes())));
+    options.elements = static_cast<size_t>(tensor.numel());
+    options.element_size = static_cast<size_t>(tensor.element_size());
+    options.reduce = sum_of(tensor.scalar_type());
     gloo::allreduce(options);
-  }
-
- private:
-  std::function<void(void*, const void*, const void*, size_t)> function() const {
-    if (tensor_.scalar_type() == at::kFloat) return add<float>;
-    return tensor_.scalar_type() == at::kHalf ? add<at::Half> : add<at::BFloat16>;
-  }
-
-  c10::intrusive_ptr<c10d::Backend> backend_;
-  at::Tensor tensor_;
-};
-
-}  // namespace
-
-std::function<void()> make_bare_gloo(const Group& group, at::Tensor tensor) {
-  const auto bare = std::make_shared<BareGloo>(group, std::move(tensor));
-  return [bare] { bare->run(); };
+  };
 }
 
 }  // namespace flashstep::tools

@@ -31,39 +31,24 @@ ncclDataType_t nccl_type(at::ScalarType type) {
   return type == at::kHalf ? ncclHalf : ncclFloat;
 }
 
-class BareNccl {
- public:
-  BareNccl(const Group& group, at::Tensor tensor)
-      : tensor_(std::move(tensor)), all_reduce_(FLASHSTEP_NCCL(ncclAllReduce)) {
-    ncclUniqueId id;
-    if (group.is_first()) check(FLASHSTEP_NCCL(ncclGetUniqueId)(&id), "ncclGetUniqueId");
-    const std::string bytes = group.broadcast(std::string(id.internal, sizeof id.internal), 0);
-    bytes.copy(id.internal, sizeof id.internal);
-    check(FLASHSTEP_NCCL(ncclCommInitRank)(&communicator_, group.world_size(), id, group.rank()),
-          "ncclCommInitRank");
-  }
-  ~BareNccl() { FLASHSTEP_NCCL(ncclCommDestroy)(communicator_); }
-  BareNccl(const BareNccl&) = delete;
-  BareNccl& operator=(const BareNccl&) = delete;
-
-  void run() {
-    check(all_reduce_(tensor_.data_ptr(), tensor_.data_ptr(), static_cast<size_t>(tensor_.numel()),
-                      nccl_type(tensor_.scalar_type()), ncclSum, communicator_,
-                      c10::cuda::getCurrentCUDAStream()),
-          "ncclAllReduce");
-  }
-
- private:
-  at::Tensor tensor_;
-  ncclComm_t communicator_ = nullptr;
-  decltype(&ncclAllReduce) all_reduce_;
-};
-
 }  // namespace
 
 std::function<void()> make_bare_nccl(const Group& group, at::Tensor tensor) {
-  const auto bare = std::make_shared<BareNccl>(group, std::move(tensor));
-  return [bare] { bare->run(); };
+  ncclUniqueId id;
+  if (group.is_first()) check(FLASHSTEP_NCCL(ncclGetUniqueId)(&id), "ncclGetUniqueId");
+  const std::string bytes = group.broadcast(std::string(id.internal, sizeof id.internal), 0);
+  bytes.copy(id.internal, sizeof id.internal);
+  ncclComm_t made = nullptr;
+  check(FLASHSTEP_NCCL(ncclCommInitRank)(&made, group.world_size(), id, group.rank()),
+        "ncclCommInitRank");
+  const std::shared_ptr<ncclComm> communicator(made, FLASHSTEP_NCCL(ncclCommDestroy));
+  const auto all_reduce = FLASHSTEP_NCCL(ncclAllReduce);
+  return [tensor, communicator, all_reduce] {
+    check(all_reduce(tensor.data_ptr(), tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
+                     nccl_type(tensor.scalar_type()), ncclSum, communicator.get(),
+                     c10::cuda::getCurrentCUDAStream()),
+          "ncclAllReduce");
+  };
 }
 
 }  // namespace flashstep::tools

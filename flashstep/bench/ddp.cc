@@ -45,7 +45,7 @@ Schema ddp_schema() {
                 ms("slowest", median("slowest", 1e3)),
                 ms("first", median("first", 1e3)),
                 ms("lead", median("lead", 1e3)),
-                {number_column("added", "%", 1), percent_above("none", "total")},
+                {number_column("added", "%", 1), finite(added_percent)},
                 ms("communication", fact("communication", 1e3)),
                 ms("exposed", fact("exposed", 1e3)),
                 {number_column("hidden", "%", 1), fact("hidden", 100)},

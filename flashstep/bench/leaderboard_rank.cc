@@ -192,7 +192,7 @@ class RankBench {
       synchronize(job.device());
     };
     if (!group_.is_first()) return step();
-    put_step_work(step_work(tools::record(job.device(), step)), record);
+    put_step_work(tools::record(job.device(), step), record);
   }
 
   std::filesystem::path samples_file() const {

@@ -5,7 +5,6 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/record.h"
-#include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
 
 namespace flashstep::tools {
@@ -15,8 +14,7 @@ namespace {
 // devices that it is about.
 std::vector<std::string> notes_of_limits(const measure::Machine& machine,
                                          const std::vector<measure::Limits>& all) {
-  std::vector<std::string> notes;
-  std::vector<std::vector<std::string>> devices;  // of each note
+  std::vector<std::pair<std::string, std::vector<std::string>>> notes;  // with their devices
   for (const measure::Limits& limits : all) {
     if (limits.limits.empty()) continue;
     const std::string note =
@@ -26,17 +24,14 @@ std::vector<std::string> notes_of_limits(const measure::Machine& machine,
             ? str("Measured ", limits.measured_at, " and kept in ",
                   measure::limits_cache_file(machine).string(), ".")
             : str("Measured ", limits.measured_at, "; could not be kept: ", limits.not_kept, ".");
-    const auto place =
-        static_cast<size_t>(std::find(notes.begin(), notes.end(), note) - notes.begin());
-    if (place == notes.size()) {
-      notes.push_back(note);
-      devices.emplace_back();
-    }
-    devices[place].push_back(limits.limits.front().device);
+    auto same = std::ranges::find(notes, note, [](const auto& one) { return one.first; });
+    if (same == notes.end()) same = notes.insert(same, {note, {}});
+    same->second.push_back(limits.limits.front().device);
   }
-  if (notes.size() < 2) return notes;
-  for (size_t i = 0; i < notes.size(); ++i) notes[i] = str(join(devices[i]), ": ", notes[i]);
-  return notes;
+  std::vector<std::string> sentences;
+  for (const auto& [note, devices] : notes)
+    sentences.push_back((notes.size() < 2 ? "" : join(devices) + ": ") + note);
+  return sentences;
 }
 
 }  // namespace
@@ -65,7 +60,7 @@ measure::Table limits_table(const measure::Machine& machine,
                      of_sheet(100 * limit.rate / sheet.value_or(1)), limit.method});
     }
   }
-  for (std::string& note : notes_of_limits(machine, all)) table.notes.push_back(std::move(note));
+  table.notes = notes_of_limits(machine, all);
   const std::string note = products_note(at::kBFloat16);
   if (!note.empty()) table.notes.push_back("bf16: " + note + ".");
   return table;

@@ -116,10 +116,10 @@ class Training {
         batches_(tokens.train, batch_options()) {
     const ParallelConfig division = division_by_name(wrapper_of(implementation));
     Group* parallel = wrapper_of(implementation) == "none" ? nullptr : &group;
-    const std::shared_ptr<Parallelism> shared = parallelize(*model_, division, parallel);
+    parallel_ = parallelize(*model_, division, parallel);
     optimizer_ =
         make_optimizer(*model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}),
-                       division, *shared);
+                       division, *parallel_);
     step_ = std::make_unique<TrainStep>(
         model_->parameters(), *optimizer_,
         [this](int64_t step, int64_t micro_step) {
@@ -129,9 +129,7 @@ class Training {
               batch.targets.to(device_, /*non_blocking=*/true));
         },
         StepOptions{.max_norm = kClipNorm, .precision = precision_by_name(plan.c.precision)},
-        shared);
-    if (const GradientReducer* reducer = shared->reducer())
-      bucket_megabytes_ = reducer->options().bucket_megabytes;
+        parallel_);
   }
 
   void run(Record& record) {
@@ -141,7 +139,8 @@ class Training {
     for (int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
       group_.barrier("beginning an epoch");
       const double begin = measure::steady_seconds();
-      for (const double seconds : train_epoch(epoch * whole, steps))
+      const auto train = [&](int64_t step) { step_->run(step); };
+      for (const double seconds : seconds_of_calls(train, device_, epoch * whole, steps, 1))
         record.samples["steps"].push_back(seconds);
       record.samples["epoch"].push_back(measure::steady_seconds() - begin);
       // The parameters are the same on every rank.
@@ -150,7 +149,8 @@ class Training {
     }
     record.facts["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), Reduce::kMax);
     record.facts["epoch steps"] = static_cast<double>(whole);
-    record.facts["bucket_megabytes"] = bucket_megabytes_;
+    const GradientReducer* reducer = parallel_->reducer();
+    record.facts["bucket_megabytes"] = reducer ? reducer->options().bucket_megabytes : 0;
     record.facts["tokens"] = static_cast<double>(plan_.c.batch_size * plan_.c.model.context_length *
                                                  group_.world_size());
   }
@@ -181,16 +181,6 @@ class Training {
     return steps;
   }
 
-  std::vector<double> train_epoch(int64_t first_step, int64_t steps) {
-    Marks marks(device_);
-    marks.set();
-    for (int64_t i = 0; i < steps; ++i) {
-      step_->run(first_step + i);
-      marks.set();
-    }
-    return marks.seconds();
-  }
-
   double validate() {
     EvaluateOptions options;
     options.batch_size = plan_.c.batch_size;
@@ -211,9 +201,9 @@ class Training {
   at::Device device_;
   Transformer model_;
   BatchSampler batches_;
+  std::shared_ptr<Parallelism> parallel_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<TrainStep> step_;
-  double bucket_megabytes_ = 0;
 };
 
 std::vector<Record> blanks_of(const MatrixPlan& plan) {

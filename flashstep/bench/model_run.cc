@@ -31,6 +31,12 @@ ParameterFill drawn_on(at::Device device, uint64_t seed) {
   };
 }
 
+void set_determinism(bool algorithms, bool warn_only, bool cudnn) {
+  at::globalContext().setDeterministicAlgorithms(algorithms, warn_only);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // as flashstep train
+  at::globalContext().setDeterministicCuDNN(cudnn);
+}
+
 }  // namespace
 
 TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t seed,
@@ -62,16 +68,6 @@ Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device devi
   model->initialize(drawn_on(device, seed));
   return model;
 }
-
-namespace {
-
-void set_determinism(bool algorithms, bool warn_only, bool cudnn) {
-  at::globalContext().setDeterministicAlgorithms(algorithms, warn_only);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);  // as flashstep train
-  at::globalContext().setDeterministicCuDNN(cudnn);
-}
-
-}  // namespace
 
 Determinism::Determinism(bool wanted, bool warn_only)
     : was_(at::globalContext().deterministicAlgorithms()),

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <c10/core/Device.h>
 #include <torch/types.h>

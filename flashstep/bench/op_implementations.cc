@@ -138,7 +138,7 @@ class PythonImplementation : public Implementation {
     }
   }
 
-  void check() override { errors_ = ask({{"do", "errors"}}); }
+  void check() override { errors_ = peer_.ask(request_, {{"do", "errors"}}); }
 
   void note(const std::string& pass, Record& record) const override {
     record.facts["error"] = number("y");
@@ -147,16 +147,12 @@ class PythonImplementation : public Implementation {
 
   std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
-    return ask({{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
+    return peer_
+        .ask(request_, {{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
         .at("seconds");
   }
 
  private:
-  Json ask(const Json& what) {
-    Json request = request_;
-    request.update(what);
-    return peer_.ask(request);
-  }
   double number(const char* key) const {
     return errors_.at(key).is_null() ? NAN : errors_.at(key).get<double>();
   }

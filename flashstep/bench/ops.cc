@@ -1,7 +1,5 @@
 #include "flashstep/bench/ops.h"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/text.h"
@@ -50,12 +48,11 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
 }
 
 std::vector<NamedPicture> ops_pictures(const Records& records) {
-  const auto name_of = [](const Record& r) { return r.text("operator"); };
   const auto share = [](const Record& r) {
     return 100 * r.number("limit seconds") / r.median("seconds");
   };
   return op_pictures(records, [&](const std::string& name, const Records& members) {
-    measure::Plot plot = bars(members, name_of, implementation_of, share);
+    measure::Plot plot = bars(members, text_of("operator"), implementation_of, share);
     plot.y.label = "%";
     const Record& first = members.all().front();
     return named_picture(name, std::move(plot), "Operators: share of the machine's limit",

@@ -33,10 +33,8 @@ std::string describe(const ParallelCase& c) {
 }
 
 std::string file_stem(const ParallelCase& c) {
-  std::string stem = str(model_name(c.model), "_", c.ranks, "x", c.batch_size, "x",
-                         c.model.context_length, "_", c.precision);
-  std::replace(stem.begin(), stem.end(), '/', '-');
-  return stem;
+  return str(without_slashes(model_name(c.model)), "_", c.ranks, "x", c.batch_size, "x",
+             c.model.context_length, "_", c.precision);
 }
 
 Record blank_of(const ParallelCase& c, const std::string& implementation) {

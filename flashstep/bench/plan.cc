@@ -17,17 +17,7 @@ int64_t ranks_of(const PlanInputs& inputs) {
   return std::max<int64_t>(inputs.config.parallel.world_size, 1);
 }
 
-const char* fits(Fit fit) {
-  switch (fit) {
-    case Fit::kNo:
-      return "no";
-    case Fit::kLaunched:
-      return "launched";
-    case Fit::kYes:
-      return "yes";
-  }
-  return "";
-}
+constexpr const char* kFits[] = {"no", "launched", "yes"};  // by Fit
 
 std::string label_of(const PlannedLevel& level) {
   return level.blocks == 0 ? level.recompute
@@ -51,7 +41,7 @@ measure::Table levels_table(const Plan& plan, const PlanDevice& device) {
   for (const PlannedLevel& level : plan.levels) {
     std::vector<measure::Cell> row = {label_of(level), level.kept_bytes / kGiB,
                                       level.tensor_bytes / kGiB, level.used_bytes / kGiB,
-                                      fits(level.fit)};
+                                      kFits[static_cast<size_t>(level.fit)]};
     if (const auto& time = level.time) {
       for (const double s : {time->total_s(), time->products_s, time->attention_s, time->memory_s,
                              time->launches_s, time->communication_s}) {
@@ -70,9 +60,8 @@ measure::Table levels_table(const Plan& plan, const PlanDevice& device) {
             "move included; exposed: communication; tokens: of a rank."
           : "tensors: the most at once, of a process; used: resident. All processes share the "
             "machine's memory, of which a twentieth, and at least 0.5 GiB, stays free. A "
-            "checkpoint "
-            "that is written while training goes on takes copies of weights and moments more, "
-            "where there is room.");
+            "checkpoint that is written while training goes on takes copies of weights and moments "
+            "more, where there is room.");
   return table;
 }
 
@@ -184,14 +173,12 @@ BenchReport plan_report(const PlanInputs& inputs) {
         "No GPU is here: planned for the CPU. --card H200 plans for a GPU.");
   }
   if (chosen.time) {
-    report.table.notes.push_back(str("Times: ", device.rates->source,
-                                     "; ranks are GPUs of one "
-                                     "machine."));
+    report.table.notes.push_back(
+        str("Times: ", device.rates->source, "; ranks are GPUs of one machine."));
   } else {
     report.table.notes.emplace_back(
         "No times: there are rates for bf16 on GPUs with a data sheet, up to 8 ranks on one "
-        "machine "
-        "with parallel.peer_copies all, attention not naive.");
+        "machine with parallel.peer_copies all, attention not naive.");
   }
   report.table.notes.push_back(verdict(plan, chosen, device));
   report.tables.push_back({"memory", parts_table(plan)});

@@ -53,26 +53,26 @@ std::unique_ptr<Subprocess> start(const RankJob& job) {
 // The launcher, or the only rank, while it runs.
 class Launched {
  public:
-  explicit Launched(const RankJob& job) : job_(job), process_(start(job)) {}
+  explicit Launched(const RankJob& job)
+      : job_(job), kills_(measure::oom_kills()), process_(start(job)) {}
 
   // Interrupted by a signal.
-  void wait() {
+  Outcome wait() {
     for (bool running = true; running;) {
       running = process_->wait(/*milliseconds=*/50);
       pass_on_signal();
       take_lines();  // after the look at its end: what it printed last is there then
     }
-    outcome_.exit_code = exit_code(process_->status());
-    if (signal_ != 0 && outcome_.exit_code != 0) {
+    const int code = exit_code(process_->status());
+    if (code == 0 && failure_.empty()) return {};
+    if (code != 0 && signal_ != 0)
       throw Interrupted(signal_, "interrupted; the ranks were stopped");
+    if (failure_.empty()) {
+      failure_ = str(who(), describe_end(process_->status()), last_.empty() ? "" : ": ",
+                     last_.substr(last_.starts_with(kSentence) ? kSentence.size() : 0));
     }
-    if (outcome_.exit_code != 0 && outcome_.failure.empty()) {
-      outcome_.failure = str(who(), describe_end(process_->status()), last_.empty() ? "" : ": ",
-                             last_.substr(last_.starts_with(kSentence) ? kSentence.size() : 0));
-    }
+    return outcome_of_ranks(failure_, code, job_.ranks, kills_);
   }
-  // By now.
-  const RanksOutcome& outcome() const { return outcome_; }
 
  private:
   std::string who() const {
@@ -90,7 +90,7 @@ class Launched {
   void take_lines() {
     for (const std::string& line : process_->take_lines()) {
       if (line.starts_with(kResult)) {
-        outcome_.results.push_back(line.substr(kResult.size()));
+        if (job_.result) job_.result(line.substr(kResult.size()));
       } else if (line.starts_with(kProgress)) {
         if (job_.progress) job_.progress(line.substr(kProgress.size()));
       } else {
@@ -99,7 +99,7 @@ class Launched {
     }
     for (const std::string& line : process_->take_errors()) {
       if (line.starts_with(kVerdict)) {
-        outcome_.failure = line.substr(kVerdict.size());
+        failure_ = line.substr(kVerdict.size());
       } else {
         std::fprintf(stderr, "%s\n", line.c_str());
         last_ = line;
@@ -108,9 +108,10 @@ class Launched {
   }
 
   const RankJob& job_;
+  const std::optional<uint64_t> kills_;  // before they began
   std::unique_ptr<Subprocess> process_;
-  RanksOutcome outcome_;
-  std::string last_;  // line on stderr
+  std::string failure_;  // in the launcher's words
+  std::string last_;     // line on stderr
   int signal_ = 0;
 };
 
@@ -124,35 +125,19 @@ void print_line(std::string_view kind, const std::string& text) {
 
 using Json = nlohmann::json;
 
-// The unit that had begun when the results ended; empty if none had.
-std::string last_begun(const std::vector<std::string>& results) {
-  for (auto line = results.rbegin(); line != results.rend(); ++line) {
-    const auto json = Json::parse(*line);
-    if (json.contains("begins")) return json["begins"];
-  }
-  return "";
-}
-
-void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
-  for (const std::string& line : results) {
-    const auto json = nlohmann::ordered_json::parse(line);
-    if (json.contains("begins")) continue;
-    const Record part = json.get<Record>();
-    for (Record& record : records) {
-      const bool same = record.implementation == part.implementation &&
-                        (part.key.empty() || part.key == record.key);
-      if (same) record.take(part);
-    }
+void take(const Record& part, std::vector<Record>& records) {
+  for (Record& record : records) {
+    const bool same = record.implementation == part.implementation &&
+                      (part.key.empty() || part.key == record.key);
+    if (same) record.take(part);
   }
 }
 
 }  // namespace
 
-RanksOutcome run_ranks(const RankJob& job) {
+Outcome run_ranks(const RankJob& job) {
   require(job.ranks >= 1, "[bench] expected at least 1 rank, got ", job.ranks);
-  Launched launched(job);
-  launched.wait();
-  return launched.outcome();
+  return Launched(job).wait();
 }
 
 std::optional<std::string> rank_task() {
@@ -191,44 +176,43 @@ void begin_unit(const std::string& unit, const Group& group) {
 void hand_over_record(const Record& record) { hand_over(to_json(record)); }
 
 Outcome run_own_process(const std::vector<std::string>& command, const std::string& task,
-                        const std::string& program, std::vector<std::string>& results) {
+                        const std::string& program,
+                        const std::function<void(const std::string& result)>& result) {
   RankJob job;
   job.ranks = 1;
   job.arguments = command;
   job.task = task;
   job.program = job.launcher = program;
-  const auto kills = measure::oom_kills();
-  Launched launched(job);
-  try {
-    launched.wait();
-  } catch (const Interrupted&) {
-    results = launched.outcome().results;
-    throw;
-  }
-  const RanksOutcome& ended = launched.outcome();
-  results = ended.results;
-  return ended.failure.empty() ? Outcome()
-                               : outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+  job.result = result;
+  return run_ranks(job);
 }
 
 std::vector<Record> measure_on_ranks(
     RankJob job, const std::function<std::string(const std::vector<std::string>& units)>& task_of,
     std::vector<Record> blanks, const std::function<std::string(const Record&)>& unit_of) {
   std::vector<std::string> units = Records(blanks).distinct(unit_of);
+  std::string begun;  // the unit that began last
+  std::vector<Record> parts;
+  job.result = [&](const std::string& result) {
+    const auto json = nlohmann::ordered_json::parse(result);
+    if (json.contains("begins"))
+      begun = json["begins"];
+    else
+      parts.push_back(json.get<Record>());
+  };
   while (!units.empty()) {
+    begun.clear();
+    parts.clear();
     job.task = task_of(units);
-    const auto kills = measure::oom_kills();
-    const RanksOutcome outcome = run_ranks(job);
-    if (outcome.failure.empty()) {
-      take_results(outcome.results, blanks);
+    const Outcome outcome = run_ranks(job);
+    if (outcome.measured()) {
+      for (const Record& part : parts) take(part, blanks);
       break;
     }
-    const std::string begun = last_begun(outcome.results);
     const auto is_out = [&](const std::string& unit) { return begun.empty() || unit == begun; };
     for (Record& record : blanks) {
       const std::string unit = unit_of(record);
-      if (is_out(unit) && contains(units, unit))
-        record.outcome = outcome_of_ranks(outcome.failure, outcome.exit_code, job.ranks, kills);
+      if (is_out(unit) && contains(units, unit)) record.outcome = outcome;
     }
     std::erase_if(units, is_out);
   }
@@ -253,8 +237,9 @@ void PythonPeer::start() {
   throw UserError(failure_);
 }
 
-Json PythonPeer::ask(const Json& request) {
+Json PythonPeer::ask(Json request, const Json& more) {
   if (process_ == nullptr) start();
+  request.update(more);
   const auto line = process_->write_line(request.dump()) ? process_->read_line() : std::nullopt;
   if (!line) {
     process_.reset();

@@ -30,21 +30,15 @@ struct RankJob {
   std::string task;                         // less than 100 kB
   std::string program = "/proc/self/exe";   // what each rank runs; with a slash in it
   std::string launcher = "/proc/self/exe";  // a flashstep, for its command `launch`
-  std::function<void(const std::string& line)> progress;  // gets what rank 0 told; may be empty
+  // Get what rank 0 told, and what it handed over, in order, as it comes; may be empty.
+  std::function<void(const std::string& line)> progress;
+  std::function<void(const std::string& result)> result;
 };
 
-struct RanksOutcome {
-  std::vector<std::string> results;  // rank 0's, in order
-  // Empty when all ranks ended with 0; else "rank 1 of 4 (process 4711) ended with exit code 1:
-  // ...".
-  std::string failure;
-  int exit_code = 0;
-};
-
-// Returns when all ranks have ended. What else they print goes to our stderr as it comes. A SIGINT
-// or SIGTERM, while a SignalGuard is alive, stops the ranks and becomes Interrupted. MachineError
-// if they cannot be started.
-RanksOutcome run_ranks(const RankJob& job);
+// Returns when all ranks have ended: measured when all did with 0, else as outcome_of_ranks() says.
+// What else they print goes to our stderr as it comes. A SIGINT or SIGTERM, while a SignalGuard is
+// alive, stops the ranks and becomes Interrupted. MachineError if they cannot be started.
+Outcome run_ranks(const RankJob& job);
 
 // In a rank: its task; nothing in a process that run_ranks did not start.
 std::optional<std::string> rank_task();
@@ -67,10 +61,11 @@ std::vector<Record> measure_on_ranks(
     std::vector<Record> blanks,
     const std::function<std::string(const Record&)>& unit_of = implementation_of);
 
-// A case in a process of its own, of `program` by its command: what became of it. `results` is what
-// it handed over, also where it throws Interrupted, by a signal.
+// A case in a process of its own, of `program` by its command: what became of it. `result` gets
+// what it hands over. Interrupted by a signal.
 Outcome run_own_process(const std::vector<std::string>& command, const std::string& task,
-                        const std::string& program, std::vector<std::string>& results);
+                        const std::string& program,
+                        const std::function<void(const std::string& result)>& result);
 
 // In a rank, before it measures a unit: rank 0 says so, and no rank goes on before, so that it is
 // known which one a rank failed in.
@@ -84,9 +79,10 @@ class PythonPeer {
  public:
   explicit PythonPeer(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  // Starts it where it does not run. UserError where there is no such program or it does not become
-  // ready; MachineError where it ends, answers with no object, or with {"error": its reason}.
-  nlohmann::json ask(const nlohmann::json& request);
+  // Starts it where it does not run; `more` is added to the request. UserError where there is no
+  // such program or it does not become ready; MachineError where it ends, answers with no object,
+  // or with {"error": its reason}.
+  nlohmann::json ask(nlohmann::json request, const nlohmann::json& more);
   // The same, where it runs; nothing that it says is an error.
   void tell_if_running(const nlohmann::json& request);
 

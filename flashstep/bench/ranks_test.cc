@@ -41,12 +41,11 @@ TEST(BenchRanks, RankZeroHandsOverWhatItFound) {
     return;
   }
   RankJob job = job_of_test(3, kTask);
-  std::vector<std::string> progress;
+  std::vector<std::string> progress, results;
   job.progress = [&](const std::string& line) { progress.push_back(line); };
-  const RanksOutcome outcome = run_ranks(job);
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.failure, "");
-  EXPECT_EQ(outcome.results, (std::vector<std::string>{"first of 0 of 3", "second"}));
+  job.result = [&](const std::string& result) { results.push_back(result); };
+  EXPECT_EQ(run_ranks(job), Outcome());
+  EXPECT_EQ(results, (std::vector<std::string>{"first of 0 of 3", "second"}));
   EXPECT_EQ(progress, (std::vector<std::string>{"rank 0 begins"}));
 }
 
@@ -59,12 +58,12 @@ TEST(BenchRanks, AFailureKeepsWhatWasThere) {
     }
     std::this_thread::sleep_for(std::chrono::seconds(60));
   }
-  const RanksOutcome outcome = run_ranks(job_of_test(2, "x"));
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_TRUE(outcome.failure.starts_with("rank 1 of 2 (process ")) << outcome.failure;
-  EXPECT_TRUE(contains(outcome.failure, "ended with exit code 1: no memory left"))
-      << outcome.failure;
-  for (const std::string& result : outcome.results) EXPECT_EQ(result, "before");
+  RankJob job = job_of_test(2, "x");
+  job.result = [](const std::string& result) { EXPECT_EQ(result, "before"); };
+  const Outcome outcome = run_ranks(job);
+  EXPECT_TRUE(outcome.failed());
+  EXPECT_TRUE(outcome.why.starts_with("rank 1 of 2 (process ")) << outcome.why;
+  EXPECT_TRUE(contains(outcome.why, "ended with exit code 1: no memory left")) << outcome.why;
 }
 
 TEST(BenchRanks, OneRankNeedsNoLauncher) {
@@ -78,16 +77,13 @@ TEST(BenchRanks, OneRankNeedsNoLauncher) {
   }
   RankJob job = job_of_test(1, "work");
   job.launcher = "/no/such/program";
-  const RanksOutcome good = run_ranks(job);
-  EXPECT_EQ(good.exit_code, 0);
-  EXPECT_EQ(good.failure, "");
-  EXPECT_EQ(good.results, (std::vector<std::string>{"work, done"}));
+  std::string handed_over;
+  job.result = [&](const std::string& result) { handed_over = result; };
+  EXPECT_EQ(run_ranks(job), Outcome());
+  EXPECT_EQ(handed_over, "work, done");
   job.task = "fail";
-  const RanksOutcome bad = run_ranks(job);
-  EXPECT_EQ(bad.exit_code, 3);
-  EXPECT_EQ(bad.results, (std::vector<std::string>{"fail, done"}));
-  EXPECT_TRUE(bad.failure.starts_with("rank 0 of 1 (process ")) << bad.failure;
-  EXPECT_TRUE(bad.failure.ends_with(") ended with exit code 3: no memory left")) << bad.failure;
+  EXPECT_EQ(run_ranks(job), (Outcome{Status::kFailed, "no memory left"}));
+  EXPECT_EQ(handed_over, "fail, done");
 }
 
 TEST(BenchRanks, ASignalStopsTheRanks) {

@@ -1,7 +1,6 @@
 #include "flashstep/bench/record.h"
 
 #include <algorithm>
-#include <cmath>
 #include <new>
 
 #include <c10/util/Exception.h>

@@ -55,8 +55,8 @@ Outcome outcome_of(const std::exception_ptr& error);
 // Of a call.
 Outcome attempt(const std::function<void()>& work);
 
-// Of processes that ended with `exit_code`, by the sentence of RanksOutcome::failure; `kills`:
-// measure::oom_kills() before they began.
+// Of processes that ended with `exit_code`, by the sentence that says how: "rank 1 of 4 (process
+// 4711) ended with exit code 1: ..."; `kills`: measure::oom_kills() before they began.
 Outcome outcome_of_ranks(const std::string& failure, int exit_code, int ranks,
                          std::optional<uint64_t> kills);
 

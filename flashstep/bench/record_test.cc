@@ -70,15 +70,12 @@ TEST(Schema, AColumnIsALineWithItsCell) {
   const Schema schema = {{measure::text_column("who"), implementation()},
                          {measure::integer_column("context"), fact("context")},
                          {measure::number_column("step", "ms", 1), or_word(median("step", 1e3))},
-                         {measure::number_column("added", "%", 0), percent_above("none", "step")},
                          {measure::number_column("of none", "ms", 0), of("none", median("step"))},
                          {measure::integer_column("steps"), count("step")}};
   const measure::Table table = fill("Steps", schema, two_cases());
   EXPECT_EQ(text_at(table, 1, "step"), "2,000.0");
-  EXPECT_EQ(number_at(table, 1, "added"), 100);
   EXPECT_EQ(number_at(table, 1, "steps"), 3);
   EXPECT_EQ(text_at(table, 3, "step"), "OOM");
-  EXPECT_EQ(text_at(table, 3, "added"), "-");
   EXPECT_EQ(number_at(table, 3, "of none"), 4);
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -259,8 +258,7 @@ double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool
   const torch::NoGradGuard no_grad;
   const double error =
       largest_difference(model_->parameters(), expected) / largest_difference(expected, begin);
-  const std::vector<double> errors = group_.all_gather(error);
-  return std::accumulate(errors.begin(), errors.end(), 0.0, worse);
+  return group_.all_reduce(error, Reduce::kMax);  // NaN where a rank has it
 }
 
 void Replica::describe(Record& record) const {

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <sstream>
@@ -133,14 +132,8 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
 }
 
 const std::vector<std::string>& notes(const std::string& name) {
-  static const auto all = [] {
-    std::map<std::string, std::vector<std::string>> read;
-    const auto texts = nlohmann::json::parse(note_texts());
-    for (const auto& [key, text] : texts.items())
-      read[key] =
-          text.is_array() ? text.get<std::vector<std::string>>() : std::vector<std::string>{text};
-    return read;
-  }();
+  static const std::map<std::string, std::vector<std::string>> all =
+      nlohmann::json::parse(note_texts());
   return all.at(name);
 }
 const std::string& note(const std::string& name) { return notes(name).front(); }

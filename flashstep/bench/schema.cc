@@ -93,12 +93,6 @@ CellOf of(const std::string& implementation, const CellOf& cell) {
   };
 }
 
-CellOf percent_above(const std::string& implementation, const std::string& series) {
-  return finite([implementation, series](const Record& r, const Records& all) {
-    return 100 * (1 / times_as_fast(r, all, implementation, series) - 1);
-  });
-}
-
 CellOf finite(const NumberOf& number) {
   return [number](const Record& r, const Records& all) {
     const double value = number(r, all);

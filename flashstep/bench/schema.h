@@ -3,7 +3,7 @@
 //   const Schema kDdp = {
 //       {text_column("wrapper"), implementation()},
 //       {number_column("step", "ms", 2), median("total", 1e3)},
-//       {number_column("added", "%", 1), percent_above("none", "total")},
+//       {number_column("of none", "ms", 2), of("none", median("total", 1e3))},
 //       {number_column("peak memory", "GiB", 3), fact("peak_bytes", 1 / kGiB)},
 //   };
 //   const measure::Table table = fill("Data parallelism", kDdp, records);
@@ -50,8 +50,6 @@ CellOf or_word(const CellOf& cell);
 CellOf if_has(const std::string& series, const CellOf& cell);
 // Of the same case by another implementation.
 CellOf of(const std::string& implementation, const CellOf& cell);
-// How far above another implementation's.
-CellOf percent_above(const std::string& implementation, const std::string& series);
 // An empty cell for what is not finite.
 CellOf finite(const NumberOf& number);
 

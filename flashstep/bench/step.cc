@@ -9,7 +9,6 @@
 #include "flashstep/bench/schema.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/limits.h"
 #include "flashstep/model/cost.h"
 
 namespace flashstep::tools {
@@ -73,19 +72,9 @@ class StepBench {
   }
 
   void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
-    std::vector<std::string> results;
-    const auto take = [&] {
-      if (results.empty()) return;
-      nlohmann::ordered_json::parse(results.back()).get_to(records);
-    };
-    Outcome outcome;
-    try {
-      outcome = run_own_process({"bench", "step"}, write_json(task), options_.program, results);
-    } catch (const Interrupted&) {
-      take();
-      throw;
-    }
-    take();
+    const Outcome outcome = run_own_process(
+        {"bench", "step"}, write_json(task), options_.program,
+        [&](const std::string& all) { nlohmann::ordered_json::parse(all).get_to(records); });
     if (outcome.measured()) return;
     Record& ours = records.front();
     if (!ours.has("total")) {
@@ -164,8 +153,6 @@ void describe_records(const StepTask& task, int64_t whole_layers, std::vector<Re
     r.facts["device"] = w.device;
     r.facts["tokens"] = w.batch_size * w.model.context_length;
     r.facts["flops"] = pass_flops(w);
-    if (has_backward(w)) r.facts["has backward"] = 1;
-    if (has_update(w)) r.facts["has update"] = 1;
     r.facts["stem"] = str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision, "_",
                           w.model.attention, task.deterministic ? "_deterministic" : "");
     r.facts["warm-up stem"] =

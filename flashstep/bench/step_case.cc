@@ -54,7 +54,7 @@ std::string compile_mode(const std::string& peer) {
   return peer == "eager" ? "" : peer == "compiled" ? "default" : peer;
 }
 
-Json request_of(const StepTask& task, const std::string& peer, int64_t warmup) {
+Json request_of(const StepTask& task, const std::string& peer) {
   const Workload& w = task.workload;
   return {{"vocab", w.model.vocab_size},
           {"context", w.model.context_length},
@@ -71,14 +71,13 @@ Json request_of(const StepTask& task, const std::string& peer, int64_t warmup) {
           {"max_norm", w.max_norm},
           {"compile", compile_mode(peer)},
           {"threads", at::get_num_threads()},
-          {"warmup", warmup},
           {"steps", task.steps}};
 }
 
 // PyTorch in a process of its own, one for each way to run it.
 void take_turn_of(PythonPeer& peer, const StepTask& task, int64_t turn, int64_t warmup,
                   Record& record) {
-  const Json answer = peer.ask(request_of(task, record.implementation, warmup));
+  const Json answer = peer.ask(request_of(task, record.implementation), {{"warmup", warmup}});
   if (!answer.contains("seconds")) throw MachineError("did not run");
   const Json& seconds = answer["seconds"];
   const auto part = [&](const char* name, size_t i) {

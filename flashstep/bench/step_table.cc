@@ -7,7 +7,6 @@
 #include "flashstep/bench/step.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
 
 namespace flashstep::tools {
@@ -31,14 +30,6 @@ Schema step_case_schema() {
 Cell mean_or_word(const Record& r, const Records& all) {
   if (!r.outcome.measured()) return r.outcome.status == Status::kOutOfMemory ? "OOM" : "failed";
   return mean("total", 1e3)(r, all);
-}
-
-// Of the parts that the mode has.
-CellOf part(const char* name, const char* needed, CellOf (*of)(const std::string&, double)) {
-  return [needed, cell = of(name, 1e3)](const Record& r, const Records& all) {
-    const bool there = *needed == '\0' || r.facts.contains(needed);
-    return there ? cell(r, all) : Cell();
-  };
 }
 
 const NumberOf kTokensPerSecond = rate("tokens", "total");
@@ -78,23 +69,22 @@ Cell peer_tokens(const Record& r, const Records& all) {
 
 Schema step_schema(const Records& records) {
   const auto any = [&](const auto& is) { return std::any_of(records.begin(), records.end(), is); };
-  Schema schema =
-      step_case_schema() +
-      Schema{{significant("mean", "ms"), mean_or_word},
-             {significant("deviation", "ms"), deviation("total", 1e3)},
-             {significant("median", "ms"), median("total", 1e3)},
-             {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
-             {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
-             {significant("forward", "ms"), part("forward", "", median)},
-             {significant("forward deviation", "ms"), part("forward", "", deviation)},
-             {significant("backward", "ms"), part("backward", "has backward", median)},
-             {significant("backward deviation", "ms"), part("backward", "has backward", deviation)},
-             {significant("optimizer", "ms"), part("optimizer", "has update", median)},
-             {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
-             {significant("work", "TFLOP", 3), if_has("total", fact("flops", 1e-12))},
-             {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
-             {number_column("of limit", "%", 1), finite(percent_of_limit)},
-             {number_column("peak memory", "GiB", 2), kPeakMemory}};
+  Schema schema = step_case_schema() +
+                  Schema{{significant("mean", "ms"), mean_or_word},
+                         {significant("deviation", "ms"), deviation("total", 1e3)},
+                         {significant("median", "ms"), median("total", 1e3)},
+                         {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
+                         {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
+                         {significant("forward", "ms"), median("forward", 1e3)},
+                         {significant("forward deviation", "ms"), deviation("forward", 1e3)},
+                         {significant("backward", "ms"), median("backward", 1e3)},
+                         {significant("backward deviation", "ms"), deviation("backward", 1e3)},
+                         {significant("optimizer", "ms"), median("optimizer", 1e3)},
+                         {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
+                         {significant("work", "TFLOP", 3), if_has("total", fact("flops", 1e-12))},
+                         {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
+                         {number_column("of limit", "%", 1), finite(percent_of_limit)},
+                         {number_column("peak memory", "GiB", 2), kPeakMemory}};
   if (any([](const Record& r) { return r.facts.contains("gradient error"); }))
     schema.push_back({error_column("gradient error"), fact("gradient error")});
   const bool replayed =
@@ -129,8 +119,8 @@ void add_steps_of(const Record& r, Records& steps) {
                       {"step", ++number},
                       {"kind", prefix.empty() ? "timed" : "warm-up"}};
         for (const char* part : {"forward", "backward", "optimizer", "total"}) {
-          const double seconds = r.series(prefix + part)[i];
-          if (seconds > 0) step.facts[part] = seconds;
+          const auto& seconds = r.series(prefix + part);
+          if (i < seconds.size()) step.facts[part] = seconds[i];
         }
         steps.add(std::move(step));
       }
@@ -177,11 +167,6 @@ std::vector<std::string> step_findings(const Records& records) {
 }
 
 // ---- Pictures
-
-std::string without_slashes(std::string text) {
-  std::replace(text.begin(), text.end(), '/', '-');
-  return text;
-}
 
 // Forward, backward and optimizer of every size, of one context, precision and attention.
 measure::Plot parts_plot(const Records& records) {
@@ -231,9 +216,8 @@ std::vector<NamedPicture> step_pictures(const Records& all) {
     pictures.push_back({without_slashes(name), std::move(plot)});
   };
   const double warmup = all.all().front().number("warm-up");
-  const Records steps = records.where([&](const Record& r) {
-    return r.facts.contains("has update") && r.number("warm-up") == warmup;
-  });
+  const Records steps = records.where(
+      [&](const Record& r) { return r.has("optimizer") && r.number("warm-up") == warmup; });
   for (const auto& [stem, members] : steps.grouped(text_of("stem")))
     add("parts_" + stem, parts_plot(members));
   for (const auto& [key, members] : records.grouped(

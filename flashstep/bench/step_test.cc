@@ -1,15 +1,14 @@
 #include "flashstep/bench/step.h"
 
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "flashstep/base/signals.h"
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/test_table.h"
 #include "flashstep/bench/test_workload.h"
@@ -19,8 +18,6 @@
 
 namespace flashstep::tools {
 namespace {
-
-namespace fs = std::filesystem;
 
 BenchStepOptions small_step_options() {
   BenchStepOptions options;
@@ -184,7 +181,8 @@ TEST(BenchStep, SetsAPeerBeside) {
 }
 
 TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
-  const fs::path log = fs::temp_directory_path() / str("bench_step_peer_", getpid());
+  const TemporaryFolder folder;
+  const std::filesystem::path log = folder / "log";
   BenchStepOptions options = options_with_peer(
       str("log='", log.string(), "'; echo started >>$log; echo ready; while read line; do ",
           "case $line in *release*) echo released >>$log; echo '{}' ;; ",
@@ -193,7 +191,6 @@ TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
   const BenchReport report = bench_step(options);
   EXPECT_EQ(read_file(log), "started\nasked\nreleased\nasked\nreleased\n");
   EXPECT_EQ(number_at(report.table, 1, "eager"), 64.0);
-  fs::remove(log);
 }
 
 TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {

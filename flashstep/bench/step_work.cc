@@ -20,27 +20,29 @@ Span span_of(const TraceEvent& event) {
   return {1e-9 * static_cast<double>(event.begin_ns), 1e-9 * static_cast<double>(event.end_ns)};
 }
 
-double& of(StepWork& work, WorkClass work_class) {
-  return work.of_class[static_cast<size_t>(work_class)];
-}
+using ClassSeconds = std::map<WorkClass, double>;
 
-void count_device(const TraceEvents& trace, StepWork& work) {
+ClassSeconds count_device(const TraceEvents& trace, Record& record) {
+  ClassSeconds seconds;
   std::vector<Span> computing, communicating;
   for (const TraceEvent& event : trace.events) {
     if (!is_device_event(event)) continue;
     const WorkClass work_class = class_of_kernel(trace.names[event.name]);
     const Span span = span_of(event);
-    of(work, work_class) += span.end - span.begin;
+    seconds[work_class] += span.end - span.begin;
     (work_class == WorkClass::kCommunication ? communicating : computing).push_back(span);
   }
   const std::vector<Span> computed = measure::merged(computing),
                           sent = measure::merged(communicating);
-  work.exposed = measure::covered_seconds(sent) - measure::shared_seconds(sent, computed);
-  work.idle = work.traced - measure::covered_seconds(computed) - work.exposed;
+  const double exposed = measure::covered_seconds(sent) - measure::shared_seconds(sent, computed);
+  record.facts["exposed"] = exposed;
+  record.facts["idle"] = record.number("traced") - measure::covered_seconds(computed) - exposed;
+  return seconds;
 }
 
 // An operator counts in its class what it took itself; the one that called it does not count it.
-void count_host(const TraceEvents& trace, StepWork& work) {
+ClassSeconds count_host(const TraceEvents& trace) {
+  ClassSeconds seconds;
   std::map<uint32_t, std::vector<const TraceEvent*>> threads;
   for (const TraceEvent& event : trace.events) {
     if (event.kind == EventKind::kOperator) threads[event.lane].push_back(&event);
@@ -54,11 +56,12 @@ void count_host(const TraceEvents& trace, StepWork& work) {
       const Span span = span_of(*event);
       while (!callers.empty() && callers.back()->end_ns <= event->begin_ns) callers.pop_back();
       if (!callers.empty())
-        of(work, class_of_operator(trace.names[callers.back()->name])) -= span.end - span.begin;
-      of(work, class_of_operator(trace.names[event->name])) += span.end - span.begin;
+        seconds[class_of_operator(trace.names[callers.back()->name])] -= span.end - span.begin;
+      seconds[class_of_operator(trace.names[event->name])] += span.end - span.begin;
       callers.push_back(event);
     }
   }
+  return seconds;
 }
 
 constexpr int kMoments = 400;  // columns of a picture
@@ -69,8 +72,7 @@ std::string class_fact(WorkClass work_class) {
 
 }  // namespace
 
-StepWork step_work(const TraceEvents& trace) {
-  StepWork work;
+void put_step_work(const TraceEvents& trace, Record& record) {
   const bool on_device = std::any_of(trace.events.begin(), trace.events.end(), is_device_event);
   int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
   for (const TraceEvent& event : trace.events) {
@@ -78,22 +80,11 @@ StepWork step_work(const TraceEvents& trace) {
     first = std::min(first, event.begin_ns);
     last = std::max(last, event.end_ns);
   }
-  if (last < first) return work;
-  work.traced = 1e-9 * static_cast<double>(last - first);
-  work.of_device = on_device;
-  on_device ? count_device(trace, work) : count_host(trace, work);
-  return work;
-}
-
-void put_step_work(const StepWork& work, Record& record) {
-  record.facts["traced"] = work.traced;
-  for (const WorkClass work_class : all_work_classes()) {
-    const double seconds = work.of_class[static_cast<size_t>(work_class)];
+  record.facts["traced"] = last < first ? 0 : 1e-9 * static_cast<double>(last - first);
+  for (const auto& [work_class, seconds] :
+       on_device ? count_device(trace, record) : count_host(trace)) {
     if (seconds > 0) record.facts[class_fact(work_class)] = seconds;
   }
-  if (!work.of_device) return;
-  record.facts["exposed"] = work.exposed;
-  record.facts["idle"] = work.idle;
 }
 
 Schema step_work_schema(const Records& records) {

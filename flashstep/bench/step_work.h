@@ -1,8 +1,6 @@
 // What a traced step spent its time on, and how much memory it had when.
 #pragma once
 
-#include <array>
-
 #include "flashstep/bench/benchmark.h"
 #include "flashstep/bench/schema.h"
 #include "flashstep/measure/memory_trace.h"
@@ -11,19 +9,11 @@
 
 namespace flashstep::tools {
 
-// Seconds. On a GPU of its kernels and copies, whose classes may run at the same time; on a CPU of
-// the operators of all threads, each without those that it called.
-struct StepWork {
-  std::array<double, kWorkClasses> of_class{};
-  double exposed = 0;  // on a GPU: communication beside which nothing computes
-  double idle = 0;     // on a GPU: nothing runs between the first and the last
-  double traced = 0;   // from the first to the last
-  bool of_device = false;
-};
-
-StepWork step_work(const TraceEvents& trace);
-
-void put_step_work(const StepWork& work, Record& record);
+// Facts in seconds: "class matmul", ...: on a GPU of its kernels and copies, whose classes may run
+// at the same time; on a CPU of the operators of all threads, each without those that it called.
+// "traced": from the first to the last. On a GPU "exposed": communication beside which nothing
+// computes, and "idle": nothing runs.
+void put_step_work(const TraceEvents& trace, Record& record);
 // Columns of what some record has, with its power ("watts") and "clock".
 Schema step_work_schema(const Records& records);
 

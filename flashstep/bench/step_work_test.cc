@@ -29,9 +29,14 @@ class Recorded {
   TraceEvents trace_;
 };
 
-double us(const StepWork& work, WorkClass work_class) {
-  return 1e6 * work.of_class[static_cast<size_t>(work_class)];
+Record work_of(const Recorded& recorded) {
+  Record record{.implementation = "ours"};
+  put_step_work(recorded.trace(), record);
+  return record;
 }
+
+// A fact in microseconds.
+double us(const Record& work, const std::string& fact) { return 1e6 * work.number(fact); }
 
 TEST(StepWork, OfAGpuByKernel) {
   Recorded recorded;
@@ -41,14 +46,14 @@ TEST(StepWork, OfAGpuByKernel) {
       .add(EventKind::kKernel, "void flash_fwd_kernel<64>()", 170, 200, 7)
       .add(EventKind::kCopy, "Memcpy PtoP (Device -> Device)", 230, 250, 9)
       .add(EventKind::kCopy, "Memset (Device)", 290, 300, 7);
-  const StepWork work = step_work(recorded.trace());
-  EXPECT_NEAR(us(work, WorkClass::kMatmul), 60, 1e-6);
-  EXPECT_NEAR(us(work, WorkClass::kAttention), 30, 1e-6);
-  EXPECT_NEAR(us(work, WorkClass::kCopy), 10, 1e-6);
-  EXPECT_NEAR(us(work, WorkClass::kCommunication), 60, 1e-6);
-  EXPECT_NEAR(1e6 * work.exposed, 10 + 20, 1e-6);
-  EXPECT_NEAR(1e6 * work.idle, 30 + 40, 1e-6);
-  EXPECT_NEAR(1e6 * work.traced, 200, 1e-6);
+  const Record work = work_of(recorded);
+  EXPECT_NEAR(us(work, "class matmul"), 60, 1e-6);
+  EXPECT_NEAR(us(work, "class attention"), 30, 1e-6);
+  EXPECT_NEAR(us(work, "class copy"), 10, 1e-6);
+  EXPECT_NEAR(us(work, "class communication"), 60, 1e-6);
+  EXPECT_NEAR(us(work, "exposed"), 10 + 20, 1e-6);
+  EXPECT_NEAR(us(work, "idle"), 30 + 40, 1e-6);
+  EXPECT_NEAR(us(work, "traced"), 200, 1e-6);
 }
 
 TEST(StepWork, OfACpuByOperatorWithoutThoseItCalled) {
@@ -59,27 +64,28 @@ TEST(StepWork, OfACpuByOperatorWithoutThoseItCalled) {
       .add(EventKind::kOperator, "aten::mm", 30, 90, 2)
       .add(EventKind::kOperator, "aten::softmax", 90, 110, 2)
       .add(EventKind::kRange, "a step", 0, 1000, 1);
-  const StepWork work = step_work(recorded.trace());
-  EXPECT_NEAR(us(work, WorkClass::kElementwise), 10, 1e-6);
-  EXPECT_NEAR(us(work, WorkClass::kSoftmax), 20, 1e-6);
+  const Record work = work_of(recorded);
+  EXPECT_NEAR(us(work, "class element-wise"), 10, 1e-6);
+  EXPECT_NEAR(us(work, "class softmax"), 20, 1e-6);
   double sum = 0;
-  for (const double seconds : work.of_class) sum += seconds;
-  EXPECT_NEAR(1e6 * sum, 60 + 60 + 20, 1e-6);
-  EXPECT_GE(us(work, WorkClass::kMatmul), 30 + 60 - 1e-6);
-  EXPECT_NEAR(1e6 * work.traced, 100, 1e-6);
-  EXPECT_EQ(work.exposed, 0);
+  for (const WorkClass work_class : all_work_classes()) {
+    const std::string fact = std::string("class ") + class_name(work_class);
+    if (work.facts.contains(fact)) sum += us(work, fact);
+  }
+  EXPECT_NEAR(sum, 60 + 60 + 20, 1e-6);
+  EXPECT_GE(us(work, "class matmul"), 30 + 60 - 1e-6);
+  EXPECT_NEAR(us(work, "traced"), 100, 1e-6);
+  EXPECT_FALSE(work.facts.contains("exposed"));
 }
 
 TEST(StepWork, ColumnsAreTheClassesThatThereAre) {
   Recorded recorded;
   recorded.add(EventKind::kKernel, "ampere_bf16_gemm", 0, 2000, 7);
-  Record record{.implementation = "ours"};
-  put_step_work(step_work(recorded.trace()), record);
-  const Schema schema = step_work_schema(Records({record}));
+  const Schema schema = step_work_schema(Records({work_of(recorded)}));
   std::vector<std::string> names;
   for (const SchemaColumn& column : schema) names.push_back(column.column.name);
   EXPECT_EQ(names, (std::vector<std::string>{"traced step", "matmul", "exposed", "idle"}));
-  EXPECT_EQ(step_work({}).traced, 0);
+  EXPECT_EQ(work_of({}).number("traced"), 0);
 }
 
 TEST(StepWork, MemoryStaysUntilItChanges) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -282,8 +281,7 @@ std::string without_peer(const TokenizerBenchOptions& options) {
 std::vector<std::string> tokenizer_findings(const TokenizerBenchOptions& options,
                                             const Records& records) {
   std::vector<std::string> sentences;
-  for (const auto& [work, members] :
-       records.grouped([](const Record& r) { return r.text("work"); })) {
+  for (const auto& [work, members] : records.grouped(text_of("work"))) {
     double least = INFINITY, wrong = 0;
     for (const Record& r : members) {
       if (!r.has("peer")) continue;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "flashstep/base/signals.h"
-#include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"

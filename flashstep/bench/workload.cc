@@ -145,6 +145,11 @@ std::string model_name(const ModelConfig& model) {
   return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
 }
 
+std::string without_slashes(std::string name) {
+  std::replace(name.begin(), name.end(), '/', '-');
+  return name;
+}
+
 Workload resolved_workload(const Workload& given) {
   Workload workload;
   read_json(workload, write_json(given), "the workload");  // its words are those of visit()
@@ -229,10 +234,11 @@ std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
 }
 
 void StepTimes::add_to(Record& record, const std::string& prefix) const {
-  record.samples[prefix + "forward"].push_back(forward);
-  record.samples[prefix + "backward"].push_back(backward);
-  record.samples[prefix + "optimizer"].push_back(optimizer);
-  record.samples[prefix + "total"].push_back(total);
+  for (const auto& [part, seconds] :
+       {std::pair("forward", forward), std::pair("backward", backward),
+        std::pair("optimizer", optimizer), std::pair("total", total)}) {
+    if (seconds > 0) record.samples[prefix + part].push_back(seconds);
+  }
 }
 
 double total_memory_bytes(const std::string& device) {

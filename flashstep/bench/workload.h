@@ -50,6 +50,8 @@ ModelConfig model_by_name(const std::string& name);
 // The opposite of model_by_name(): "xl", or the four numbers where they are nobody's.
 std::string model_name(const ModelConfig& model);
 
+std::string without_slashes(std::string name);  // "1600-6400-48-25", as names of files have it
+
 // With nothing left to the size. UserError for what cannot be: a size, mode, precision or attention
 // that is none, tf32 on a CPU, no GPU for cuda.
 Workload resolved_workload(const Workload& workload);
@@ -80,7 +82,7 @@ struct StepTimes {
   double total = 0;
   double waited = 0;  // of backward, with several ranks: when its own work is done
   double lead = 0;    // of the host over the device when the step begins (Replica::run)
-  // A value more in each of the samples "forward", "backward", "optimizer" and "total".
+  // A value more in the samples "forward", "backward", "optimizer" and "total" that there were.
   void add_to(Record& record, const std::string& prefix = "") const;
 };
 

@@ -21,9 +21,9 @@ std::vector<Record> measure_one(const MemoryOptions& options, const Workload& wo
   Outcome outcome = too_large(workload);
   if (outcome.measured()) {
     const MemoryTask task = {workload, options.warmup, options.largest, options.directory};
-    std::vector<std::string> results;
-    outcome = run_own_process({"memory"}, write_json(task), options.program, results);
-    for (const std::string& line : results) records.push_back(record_from_json(line));
+    outcome = run_own_process(
+        {"memory"}, write_json(task), options.program,
+        [&](const std::string& line) { records.push_back(record_from_json(line)); });
   }
   if (records.empty()) records = {{.outcome = outcome}};
   describe_records(workload, whole_layers, records);

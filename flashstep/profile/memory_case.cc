@@ -151,10 +151,8 @@ void MemoryTask::visit(FieldVisitor& v) {
 }
 
 std::string case_name(const Workload& w) {
-  std::string size = model_name(w.model);
-  std::replace(size.begin(), size.end(), '/', '-');
-  return str(size, "_c", w.model.context_length, "_b", w.batch_size, "_", w.mode, "_", w.precision,
-             "_", w.model.attention);
+  return str(without_slashes(model_name(w.model)), "_c", w.model.context_length, "_b", w.batch_size,
+             "_", w.mode, "_", w.precision, "_", w.model.attention);
 }
 
 std::vector<Record> largest_allocations(const MemoryTrace& trace, EventRange window,

@@ -1,8 +1,8 @@
 // Answers about the memory of a pass.
-#include <algorithm>
 #include <cmath>
 
 #include "flashstep/base/text.h"
+#include "flashstep/bench/workload.h"
 #include "flashstep/report/combine.h"
 
 namespace flashstep::tools {
@@ -50,8 +50,7 @@ Facts memory_timeline(const Evidence& evidence) {
     if (pair.a.text("precision") == precision) both.push_back(pair);
   }
   const auto& [forward, step] = both.back();
-  std::string size = step.text("size");  // as names of files have it
-  std::replace(size.begin(), size.end(), '/', '-');
+  const std::string size = without_slashes(step.text("size"));
   return {.words = {{"precision", precision},
                     {"place", place_of_peak(step.text("peak in"))},
                     {"holder", largest_holder(step)},
