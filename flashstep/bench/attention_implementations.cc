@@ -261,7 +261,8 @@ void AttentionImplementation::note(const std::string& pass, Record& record) cons
   for (size_t i = 0; i < errors_.wrong.size(); ++i) {
     if (pass == (i == 0 ? "backward" : "forward")) continue;
     wrong += errors_.wrong[i];
-    worst = std::fmax(worst, errors_.worst[i]);
+    const double error = errors_.worst[i];
+    if (!(error <= worst) && !std::isnan(worst)) worst = error;  // NaN stays
   }
   record.facts["wrong"] = wrong;
   record.facts["error"] = worst;

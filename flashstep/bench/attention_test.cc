@@ -105,29 +105,37 @@ TEST(BenchAttention, MeasuresEveryImplementationOfTheCpu) {
 
 const AttentionCase kSmall = {"fp32", 1, 2, 16, 16, 8, true};
 
-// Its outcome is zeros.
-class Zeros : public AttentionImplementation {
+// Its outcome is one number everywhere.
+class Constant : public AttentionImplementation {
  public:
-  explicit Zeros(const AttentionRound& round)
-      : AttentionImplementation(round), zeros_(at::zeros_like(round.inputs[0].q)) {}
-  AttentionOutcome outcome(bool) override { return {zeros_, zeros_, zeros_, zeros_}; }
+  Constant(const AttentionRound& round, double value)
+      : AttentionImplementation(round), all_(at::full_like(round.inputs[0].q, value)) {}
+  AttentionOutcome outcome(bool) override { return {all_, all_, all_, all_}; }
   std::vector<double> turn(const std::string&, int64_t, int64_t samples, int64_t) override {
     return std::vector<double>(static_cast<size_t>(samples), 1e-3);
   }
 
  private:
-  at::Tensor zeros_;
+  at::Tensor all_;
 };
 
-TEST(BenchAttention, CountsWrongElementsByPass) {
-  const AttentionCandidate zeros = {
-      "zeros", true, [](const AttentionRound& round) { return std::make_unique<Zeros>(round); },
+std::vector<Record> measure_constant(double value) {
+  const AttentionCandidate constant = {
+      "constant", true,
+      [=](const AttentionRound& round) { return std::make_unique<Constant>(round, value); },
       nullptr};
-  const auto records =
-      measure_attention(kSmall, {"forward", "backward"}, {zeros}, at::kCPU, short_turns());
+  return measure_attention(kSmall, {"forward", "backward"}, {constant}, at::kCPU, short_turns());
+}
+
+TEST(BenchAttention, CountsWrongElementsByPass) {
+  const auto records = measure_constant(0);
   const double elements = 2 * 16 * 8;
   EXPECT_GT(records[0].number("wrong"), elements * 9 / 10);  // no output is zero
   EXPECT_GT(records[1].number("wrong"), 2 * elements);
+  for (const Record& record : measure_constant(std::nan(""))) {
+    EXPECT_GT(record.number("wrong"), 0);
+    EXPECT_TRUE(std::isnan(record.number("error")));
+  }
 }
 
 // Five matrices of 16 TiB; a CPU would not say no in time.
