@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -163,7 +164,7 @@ void check(const AttentionAccount& inputs) {
   }
   // The largest products that are computed in whole numbers.
   const auto largest = [](const std::vector<int64_t>& values) {
-    return static_cast<double>(*std::max_element(values.begin(), values.end()));
+    return static_cast<double>(std::ranges::max(values));
   };
   const double n = largest(inputs.contexts);
   counted(n * std::max(n, largest(inputs.head_dims)), "elements of a matrix");
@@ -174,11 +175,9 @@ void check(const AttentionAccount& inputs) {
 // Account of recomputation in the stack of blocks.
 
 // Sizes worth showing: powers of two, the best one and its neighbours.
-std::vector<int64_t> shown_group_sizes(int64_t blocks, int64_t best) {
-  std::vector<int64_t> sizes = {best - 1, best, best + 1, blocks};
-  for (int64_t size = 1; size < blocks; size *= 2) sizes.push_back(size);
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+std::set<int64_t> shown_group_sizes(int64_t blocks, int64_t best) {
+  std::set<int64_t> sizes = {best - 1, best, best + 1, blocks};
+  for (int64_t size = 1; size < blocks; size *= 2) sizes.insert(size);
   std::erase_if(sizes, [&](int64_t size) { return size < 1 || size > blocks; });
   return sizes;
 }

@@ -201,8 +201,7 @@ std::vector<Record> saved_by_operator(const MemoryTrace& trace, const std::strin
     all += a.bytes;
   }
   std::vector<std::pair<std::string, int64_t>> sums(bytes.begin(), bytes.end());
-  std::stable_sort(sums.begin(), sums.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::ranges::stable_sort(sums, std::greater(), &std::pair<std::string, int64_t>::second);
   std::vector<Record> saved;
   for (const auto& [maker, sum] : sums) {
     const double share = 100 * static_cast<double>(sum) / static_cast<double>(all);

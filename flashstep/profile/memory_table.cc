@@ -168,8 +168,8 @@ std::vector<std::string> saved_beside_formulas(const Records& records) {
   std::vector<double> ratios;
   for (const Record& r : whole_blocks(records)) ratios.push_back(saved_ratio(r));
   if (ratios.empty()) return {"Verdict: no backward pass was measured whose blocks keep anything."};
-  const auto [lowest, highest] = std::minmax_element(ratios.begin(), ratios.end());
-  return {str("Verdict: a block keeps ", fixed(*lowest, 3), " to ", fixed(*highest, 3),
+  const auto [lowest, highest] = std::ranges::minmax(ratios);
+  return {str("Verdict: a block keeps ", fixed(lowest, 3), " to ", fixed(highest, 3),
               " times what the formulas say.")};
 }
 

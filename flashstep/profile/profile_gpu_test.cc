@@ -53,8 +53,7 @@ TraceEvents recorded(const Workload& workload, const std::string& file = "") {
 std::vector<std::string> names_in_attention(const ProfileSums& sums) {
   std::vector<std::string> names;
   for (const ProfileCell& cell : sums.cells) {
-    const std::vector<std::string> path = sums.ranges.path(cell.range);
-    if (std::find(path.begin(), path.end(), "attention") != path.end()) names.push_back(cell.name);
+    if (contains(sums.ranges.path(cell.range), "attention")) names.push_back(cell.name);
   }
   return names;
 }

@@ -209,8 +209,8 @@ Finding finding_of(const std::string& answer, const Facts& facts) {
   TableRows shown = facts.shown;
   for (const auto& [column, beginnings] : form.begins) {
     shown = shown.if_([&, name = column, begin = beginnings](const TableRow& row) {
-      return std::any_of(begin.begin(), begin.end(), [&](const std::string& beginning) {
-        return row.text(name).starts_with(beginning);
+      return std::ranges::any_of(begin, [text = row.text(name)](const std::string& beginning) {
+        return text.starts_with(beginning);
       });
     });
   }

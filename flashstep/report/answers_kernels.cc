@@ -302,7 +302,7 @@ Facts limits_answer(const Evidence& evidence) {
                          {"unit", tera ? "TFLOP/s" : row.text("unit")}}));
   }
   const Columns notes = rows.empty() ? Columns() : rows.front().table->notes;
-  const bool busy = std::any_of(notes.begin(), notes.end(), [&](const std::string& note) {
+  const bool busy = std::ranges::any_of(notes, [&](const std::string& note) {
     // Behind the devices that it is about, where it is not about all.
     const size_t at = note.find("Other programs were running");
     return at == 0 || note.substr(0, at == std::string::npos ? 0 : at).find(gpu ? "cuda" : "cpu") !=

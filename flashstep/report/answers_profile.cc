@@ -247,7 +247,7 @@ Facts norm_in_model(const Evidence& evidence) {
     if (share > 0) percents.push_back(100 * share);
   }
   if (percents.empty()) return {};
-  const double most = *std::max_element(percents.begin(), percents.end()) / 100;
+  const double most = std::ranges::max(percents) / 100;
   return {{{"shares", span_of(percents, 1)}, {"most", fixed(1 / (1 - most), 2)}}};
 }
 

@@ -44,7 +44,7 @@ struct TableRows : std::vector<TableRow> {
   template <typename Wanted>
   TableRows if_(const Wanted& wanted) const {
     TableRows found;
-    std::copy_if(begin(), end(), std::back_inserter(found), wanted);
+    std::ranges::copy_if(*this, std::back_inserter(found), wanted);
     return found;
   }
   TableRows where(const Cells& cells) const;     // whose cells read so

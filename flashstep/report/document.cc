@@ -46,8 +46,7 @@ class DocumentMaker {
 
  private:
   void ask(const Section& section) {
-    const auto is_here = [&](const Result& result) { return result.section == section.name; };
-    if (std::none_of(results_.begin(), results_.end(), is_here) &&
+    if (std::ranges::count(results_, section.name, &Result::section) == 0 &&
         !is_wanted(record_.only, section.name)) {
       return;
     }
@@ -74,7 +73,7 @@ class DocumentMaker {
     for (const Result* result : part.used) {
       for (const PictureFile& picture : files_of(*result).pictures) {
         const auto is_in = [&](const std::string& word) { return contains(picture.file, word); };
-        if (!words.empty() && std::all_of(words.begin(), words.end(), is_in)) found = &picture;
+        if (!words.empty() && std::ranges::all_of(words, is_in)) found = &picture;
       }
     }
     return found;
@@ -163,14 +162,13 @@ class DocumentMaker {
       return result.section == question.section && result.failure.empty() &&
              result.measurement.starts_with(question.measurement);
     };
-    const bool in_vain =
-        record_.preset == "quick" && std::any_of(results_.begin(), results_.end(), tried);
+    const bool in_vain = record_.preset == "quick" && std::ranges::any_of(results_, tried);
     std::vector<std::string> presets(question.years.rbegin(), question.years.rend());
     if (!in_vain) presets.insert(presets.begin(), record_.preset);
     const auto measures = [&](const std::string& preset) {
       return preset_measures(preset, question.section, question.measurement);
     };
-    const auto found = std::find_if(presets.begin(), presets.end(), measures);
+    const auto found = std::ranges::find_if(presets, measures);
     return found == presets.end() ? "" : *found;
   }
 
@@ -204,9 +202,8 @@ class DocumentMaker {
   }
 
   void add_first_page(const std::vector<std::string>& complaints) {
-    const auto latest = std::max_element(
-        results_.begin(), results_.end(),
-        [](const auto& a, const auto& b) { return a.made.measured_at < b.made.measured_at; });
+    const auto latest = std::ranges::max_element(
+        results_, {}, [](const Result& result) { return result.made.measured_at; });
     const Provenance made = latest == results_.end() ? Provenance() : latest->made;
     std::set<std::string> machines;
     for (const Result& result : results_)

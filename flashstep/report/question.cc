@@ -44,9 +44,7 @@ void add_parts(const std::vector<Result>& results, Answer& answer) {
     const Evidence evidence(results, preferred);
     const Finding finding = finding_of(answer.question->answer, function(evidence));
     AnswerPart part{"", finding, evidence.used()};
-    const bool known =
-        std::any_of(answer.parts.begin(), answer.parts.end(),
-                    [&](const AnswerPart& other) { return other.used == part.used; });
+    const bool known = std::ranges::count(answer.parts, part.used, &AnswerPart::used) > 0;
     if (!part.finding || known) continue;
     for (const Result* result : part.used) {
       if (part.year.empty()) part.year = year_of(result->measurement);
@@ -108,7 +106,7 @@ Answer answer(const Question& question, const std::vector<Result>& results,
     return answer;
   }
   const auto& used = answer.parts.back().used;
-  answer.quick = !used.empty() && std::all_of(used.begin(), used.end(), [](const Result* result) {
+  answer.quick = !used.empty() && std::ranges::all_of(used, [](const Result* result) {
     return result->measurement.ends_with("_quick");
   });
   return answer;

@@ -166,9 +166,7 @@ std::vector<Result> current(std::vector<Result> results, const std::vector<std::
   };
   std::vector<Result> chosen;
   for (Result& result : results) {
-    const auto known = std::find_if(chosen.begin(), chosen.end(), [&](const Result& other) {
-      return other.measurement == result.measurement;
-    });
+    const auto known = std::ranges::find(chosen, result.measurement, &Result::measurement);
     if (known == chosen.end())
       chosen.push_back(std::move(result));
     else if (rank(result) > rank(*known))

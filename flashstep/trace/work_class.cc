@@ -159,8 +159,8 @@ std::string functor_of(std::string_view arguments) {
     size_t length = 0;
     while (length < rest.size() && is_word(rest[length])) ++length;
     const std::string_view word = rest.substr(0, length);
-    const bool wraps = std::any_of(std::begin(kWrappers), std::end(kWrappers),
-                                   [&](std::string_view part) { return contains(word, part); });
+    const bool wraps =
+        std::ranges::any_of(kWrappers, [&](std::string_view part) { return contains(word, part); });
     if (!word.empty() && !wraps) return std::string(word);
   }
   return "";
