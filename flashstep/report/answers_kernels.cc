@@ -25,8 +25,7 @@ std::string our_kernel(const TableRows& rows) {
 // the last head dim; "" without two of them.
 std::string growth_with_length(const TableRows& formula, const std::string& column) {
   const TableRows known = formula.if_([&](const TableRow& row) { return row.number(column) > 0; });
-  const TableRows longest =
-      known.where({{"D", known.back().text("D")}, {"dtype", known.back().text("dtype")}});
+  const TableRows longest = known.like(known.back(), {"D", "dtype"});
   if (longest.size() < 2) return "";
   const TableRow &b = longest.back(), &a = longest[longest.size() - 2];
   const double power =
@@ -81,8 +80,7 @@ Facts attention_memory(const Evidence& evidence) {
                  counted ? "memory that it keeps for backward" : "time of its backward pass"},
                 {"growth", growth_with_length(formula, column)}},
       .rows = {{"none", none}, {"longest", longest}},
-      .shown = longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
-                          {"naive", ours}),
+      .shown = longest_of(rows.like(last, {"D", "dtype"}), {"naive", ours}),
       .picture = {counted ? "grid_memory_d" : "grid_time"}};
   const auto smaller = ratios(pairs(rows, "implementation", ours, "naive", kGridCase), column);
   if (smaller.empty()) return facts;
@@ -108,8 +106,7 @@ Facts attention_compiled(const Evidence& evidence) {
            {"kept", std::isnan(kept) ? "" : percent(kept)},
            {"order", which_order(compare_measured(kept, 1))}},
           {{"last", longest.a}},
-          longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
-                     {"naive", "compiled"})};
+          longest_of(rows.like(last, {"D", "dtype"}), {"naive", "compiled"})};
 }
 
 // Whether ours agree with float64, in every case of these passes that was measured.
@@ -161,13 +158,10 @@ measure::Table latencies(const TableRows& all) {
     }
   }
   for (const TableRows& same : told.by({"N"})) {
-    std::vector<measure::Cell> cells = {*same.front().cell("N")};
+    std::vector<measure::Cell> cells = {same.front().cell("N")};
     for (const std::string& pass : passes) {
       const TableRow row = same.first({{"pass", pass}});
-      for (const char* whose : {"time", "naive"}) {
-        const measure::Cell* cell = row ? row.cell(whose) : nullptr;
-        cells.push_back(cell == nullptr ? measure::Cell() : *cell);
-      }
+      for (const char* whose : {"time", "naive"}) cells.push_back(row.cell(whose));
     }
     table.add_row(std::move(cells));
   }

@@ -24,13 +24,6 @@ std::string name_in_files(const TableRow& row) {
   return name;
 }
 
-// Of the same case in another table.
-TableRows same_case(const TableRows& rows, const TableRow& row) {
-  Cells cells;
-  for (const std::string& column : kProfiled) cells.emplace_back(column, row.text(column));
-  return rows.where(cells);
-}
-
 // Time in which no kernel runs, or on a CPU no operator.
 bool is_waiting(const TableRow& row) {
   return row.text("class") == "idle" || row.text("class") == "host";
@@ -74,7 +67,7 @@ Facts profile_timer(const Evidence& evidence) {
           {{"", shown},
            {"least", rows.least("kernels / timer")},
            {"most", rows.most("kernels / timer")}},
-          rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
+          rows.like(shown, {"attention"}).if_([&](const TableRow& row) {
             return row.text("context") == shortest || row.text("context") == longest;
           })};
 }
@@ -181,7 +174,7 @@ Facts profile_softmax(const Evidence& evidence) {
   const auto both = pairs(rows, "part", "softmax", "matrix products", kProfiled);
   if (both.empty()) return {};
   const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
-  const TableRows profiled = same_case(rows, shown);
+  const TableRows profiled = rows.like(shown, kProfiled);
   return {{{"slower", span_of(ratios(both, "rate"), 0)}},
           {{"", profiled.first({{"part", "softmax"}})},
            {"products", profiled.first({{"part", "matrix products"}})},

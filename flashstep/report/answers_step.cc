@@ -167,7 +167,7 @@ Facts sums_facts(const Evidence& evidence) {
 Facts dtypes_facts(const Evidence& evidence) {
   const TableRows rows = evidence.rows("dtypes");
   if (rows.empty()) return {};
-  const bool gpu = rows.front().cell("CUDA, float16") != nullptr;
+  const bool gpu = column_named(*rows.front().table, "CUDA, float16").has_value();
   const std::string column = gpu ? "CUDA, float16" : "CPU, float16";
   Columns parts;
   for (const TableRows& same : rows.by({column}))

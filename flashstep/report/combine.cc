@@ -36,21 +36,17 @@ std::optional<size_t> column_named(const measure::Table& table, const std::strin
   return static_cast<size_t>(at - table.columns.begin());
 }
 
-const measure::Cell* TableRow::cell(const std::string& column) const {
+measure::Cell TableRow::cell(const std::string& column) const {
   const auto at = table == nullptr ? std::nullopt : column_named(*table, column);
-  return at ? &table->rows[index][*at] : nullptr;
+  return at ? table->rows[index][*at] : measure::Cell();
 }
 
-double TableRow::number(const std::string& column) const {
-  const measure::Cell* here = cell(column);
-  return here == nullptr ? NAN : here->number();
-}
+double TableRow::number(const std::string& column) const { return cell(column).number(); }
 
 std::string TableRow::text(const std::string& column) const {
-  const measure::Cell* here = cell(column);
-  if (here == nullptr || std::holds_alternative<std::monostate>(here->value())) return "";
-  const auto at = static_cast<size_t>(here - table->rows[index].data());
-  std::string text = measure::display(*here, table->columns[at].format);
+  const measure::Cell here = cell(column);
+  if (here == measure::Cell()) return "";
+  std::string text = measure::display(here, table->columns[*column_named(*table, column)].format);
   if (text.ends_with(" *")) text.resize(text.size() - 2);  // the mark of the table's footnote
   return text;
 }
@@ -67,6 +63,12 @@ TableRows TableRows::with(const Columns& columns) const {
     return std::ranges::none_of(columns,
                                 [&](const auto& column) { return std::isnan(row.number(column)); });
   });
+}
+
+TableRows TableRows::like(const TableRow& row, const Columns& columns) const {
+  Cells cells;
+  for (const std::string& column : columns) cells.emplace_back(column, row.text(column));
+  return where(cells);
 }
 
 TableRows TableRows::once(const Columns& columns) const {
@@ -258,9 +260,7 @@ std::string Tally::words(const char* less, const char* same, const char* more) c
 RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case) {
   RowPairs found;
   for (const TableRow& row : a) {
-    Cells here;
-    for (const std::string& column : same_case) here.emplace_back(column, row.text(column));
-    if (const TableRow other = b.first(here)) found.push_back({row, other});
+    if (const TableRow other = b.like(row, same_case).front()) found.push_back({row, other});
   }
   return found;
 }
@@ -342,10 +342,7 @@ measure::Table list(const TableRows& rows, const Columns& columns, size_t most) 
   }
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     std::vector<measure::Cell> cells;
-    for (const measure::Column& column : table.columns) {
-      const measure::Cell* cell = rows[i].cell(column.name);
-      cells.push_back(cell == nullptr ? measure::Cell() : *cell);
-    }
+    for (const measure::Column& column : table.columns) cells.push_back(rows[i].cell(column.name));
     table.add_row(std::move(cells));
   }
   say_in_gibibytes(table);

@@ -169,9 +169,9 @@ class Comparison {
 
   void add_way(std::vector<Cell> begin, const TableRow& a, size_t column, const TableRow& b) {
     const std::string& name = a.table->columns[column].name;
-    const Cell &left = a.table->rows[a.index][column], *right = b.cell(name);
-    if (right == nullptr || !left.is_text() || !right->is_text() || left == *right) return;
-    begin.insert(begin.end(), {name, "", left, *right, Cell(), Cell()});
+    const Cell left = a.table->rows[a.index][column], right = b.cell(name);
+    if (!left.is_text() || !right.is_text() || left == right) return;
+    begin.insert(begin.end(), {name, "", left, right, Cell(), Cell()});
     table_.add_row(std::move(begin));
   }
 
