@@ -53,9 +53,9 @@ class DocumentMaker {
     for (const Question& question : questions()) {
       if (question.section != section.name) continue;
       Answer answered = answer(question, results_, record_.left_out);
-      if (!answered.measured && !is_asked(question, record_.preset)) continue;
+      if (!answered.measured() && !is_asked(question, record_.preset)) continue;
       ++document_.asked;
-      document_.measured += answered.measured;
+      document_.measured += answered.measured();
       for (const AnswerPart& part : answered.parts) {
         if (!part.year.empty()) years_.insert(part.year);
       }
@@ -132,7 +132,7 @@ class DocumentMaker {
     std::vector<const Answer*> answered;
     std::vector<const Result*> measured;
     for (const Answer& one : answers_) {
-      if (one.question->section == section.name && !one.parts.empty()) answered.push_back(&one);
+      if (one.question->section == section.name && one.measured()) answered.push_back(&one);
     }
     for (const Result& result : results_) {
       if (result.section == section.name) measured.push_back(&result);
@@ -183,7 +183,7 @@ class DocumentMaker {
       const std::string command =
           preset.empty() ? ""
                          : str("flashstep report --preset ", preset, " --only ", question.section);
-      if (!answered.measured)
+      if (!answered.measured())
         missing.add_row({question.title, question.name, answered.missing, command});
     }
     for (const LeftOut& left : record_.left_out) left_out.add_row({left.what, left.why});
@@ -232,7 +232,7 @@ class DocumentMaker {
     std::multimap<int, const Answer*> findings;
     for (const Answer& answered : answers_) {
       const int place = answered.question->finding;
-      if (place > 0 && !answered.parts.empty()) findings.emplace(place, &answered);
+      if (place > 0 && answered.measured()) findings.emplace(place, &answered);
     }
     std::vector<std::string> lines;
     std::vector<const PictureFile*> pictures;

@@ -100,8 +100,7 @@ Answer answer(const Question& question, const std::vector<Result>& results,
   Answer answer;
   answer.question = &question;
   if (!question.answer.empty()) add_parts(results, answer);
-  answer.measured = !answer.parts.empty();
-  if (!answer.measured) {
+  if (!answer.measured()) {
     answer.missing = what_is_missing(question, results, left_out);
     return answer;
   }

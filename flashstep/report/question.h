@@ -37,10 +37,11 @@ struct AnswerPart {
 
 struct Answer {
   const Question* question = nullptr;
-  bool measured = false;          // all that it asks
   std::vector<AnswerPart> parts;  // one for each year that has results of its own, the latest first
   std::string missing;            // "needs 2 GPUs", "was not run"; empty: nothing
   bool quick = false;             // from the preset quick alone
+
+  bool measured() const { return !parts.empty(); }
 };
 
 // `left_out` and results that failed say why there is no answer.

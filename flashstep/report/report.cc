@@ -103,7 +103,7 @@ std::string answer_of(const Result& result) {
     if (question.section != result.section || !result.failure.empty()) continue;
     if (!line.empty() && question.finding == 0) continue;
     const Answer answered = answer(question, {result}, {});
-    if (answered.parts.empty()) continue;
+    if (!answered.measured()) continue;
     line = question.title + ": " + answered.parts.front().finding.sentences.front();
     if (question.finding > 0) break;
   }

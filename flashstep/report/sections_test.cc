@@ -158,7 +158,7 @@ TEST(Questions, ADamagedHandoutIsNamed) {
 TEST(Questions, WithoutResultsEveryAnswerSaysWhatIsMissing) {
   for (const Question& question : questions()) {
     const Answer empty = answer(question, {}, {});
-    EXPECT_FALSE(empty.measured) << question.name;
+    EXPECT_FALSE(empty.measured()) << question.name;
     const std::string text = for_tests::text_of(empty);
     EXPECT_TRUE(text.starts_with("Not measured: needs ") || text == "Not measured: was not run. ")
         << text;
