@@ -1,6 +1,7 @@
 #include "flashstep/profile/trace_attribution.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
@@ -283,13 +284,13 @@ const char* pass_name(Pass pass) {
 
 int32_t block_of(const std::string& range_name) {
   constexpr std::string_view kPrefix = "layers.";
-  if (range_name.rfind(kPrefix, 0) != 0 || range_name.size() == kPrefix.size()) return -1;
-  int32_t number = 0;
-  for (size_t i = kPrefix.size(); i < range_name.size(); ++i) {
-    if (range_name[i] < '0' || range_name[i] > '9' || i > kPrefix.size() + 6) return -1;
-    number = number * 10 + (range_name[i] - '0');
-  }
-  return number;
+  constexpr uint32_t kMost = 9'999'999;  // times are kept for each number up to the largest
+  if (!range_name.starts_with(kPrefix)) return -1;
+  uint32_t number = 0;
+  const char *first = range_name.data() + kPrefix.size(),
+             *last = range_name.data() + range_name.size();
+  const auto [end, error] = std::from_chars(first, last, number);
+  return error == std::errc() && end == last && number <= kMost ? static_cast<int32_t>(number) : -1;
 }
 
 uint32_t RangeTree::child(uint32_t parent, const std::string& name) {
