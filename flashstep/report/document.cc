@@ -98,7 +98,7 @@ class DocumentMaker {
   void add_answer(const Answer& answered) {
     const Question& question = *answered.question;
     page_.heading(3, question.title, place_of(question), question.name);
-    page_.prose(question.text, "question");
+    page_.prose(question.question, "question");
     for (const AnswerPart& part : answered.parts)
       page_.group("part", {part.year}, [&] { add_part(part, answered.parts.size() > 1); });
     if (!answered.missing.empty())
