@@ -8,7 +8,7 @@
 #include <torch/types.h>
 
 #include "flashstep/error.h"
-#include "flashstep/profile/account_case.h"
+#include "flashstep/profile/account_table.h"
 #include "flashstep/profile/precision.h"
 
 namespace flashstep::tools {
