@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/workload.h"
 #include "flashstep/measure/table.h"
 
 namespace flashstep::tools {
@@ -38,10 +37,8 @@ measure::Table precision_norms(const NormOptions& options);
 // forward and backward (turns interleaved, the host waiting after every pass), and how far the
 // loss, the logits and the gradient are from fp32's at the same weights and tokens.
 struct PrecisionSizesOptions {
-  std::vector<std::string> sizes = {"small"};  // for model_by_name()
-  int64_t context_length = 128, batch_size = 4;
-  std::string attention = "auto";
-  std::string device = "cpu";
+  // Of one context; precisions are ours.
+  WorkloadAxes axes = {.modes = {"forward-backward"}, .common = {.model = {}, .batch_size = 4}};
   int64_t warmup = 2, steps = 5;  // passes of each precision
   TellProgress progress = {};
 };
