@@ -73,11 +73,9 @@ TEST(Account, APeakOfAForwardPassIsALowerBound) {
 }
 
 TEST(Account, TheLargestCaseOfAttentionIsTold) {
-  AttentionAccount inputs;
-  inputs.contexts = {16384, 256};
-  inputs.head_dims = {128, 16};
-  inputs.memory_gb = 1e6;
-  EXPECT_TRUE(some_line_has(account_attention(inputs).notes, {"Largest case, N 16,384, D 128"}));
+  const measure::Table account =
+      account_attention({.contexts = {16384, 256}, .head_dims = {128, 16}, .memory_gb = 1e6});
+  EXPECT_TRUE(some_line_has(account.notes, {"Largest case, N 16,384, D 128"}));
 }
 
 TEST(Account, OfABlockAddsUp) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <ranges>
 #include <regex>
 #include <set>
 
@@ -129,14 +130,12 @@ class DocumentMaker {
   }
 
   void add_section(const Section& section) {
-    std::vector<const Answer*> answered;
-    std::vector<const Result*> measured;
-    for (const Answer& one : answers_) {
-      if (one.question->section == section.name && one.measured()) answered.push_back(&one);
-    }
-    for (const Result& result : results_) {
-      if (result.section == section.name) measured.push_back(&result);
-    }
+    auto answered = answers_ | std::views::filter([&](const Answer& one) {
+                      return one.question->section == section.name && one.measured();
+                    });
+    auto measured = results_ | std::views::filter([&](const Result& result) {
+                      return result.section == section.name;
+                    });
     if (answered.empty() && measured.empty()) return;
     page_.group("section", {}, [&] {
       page_.heading(2, section.title, section.name);
@@ -146,11 +145,11 @@ class DocumentMaker {
         if (out.section == section.name) left_out.push_back(out.what + ": " + out.why);
       }
       if (!left_out.empty()) page_.prose("Left out: " + join(left_out, "; ") + ".", "missing");
-      for (const Answer* one : answered)
-        page_.group("answer", one->question->years, [&] { add_answer(*one); });
+      for (const Answer& one : answered)
+        page_.group("answer", one.question->years, [&] { add_answer(one); });
       if (measured.empty()) return;
       page_.fold("All measurements", "all-" + section.name, [&] {
-        for (const Result* result : measured) add_result(*result);
+        for (const Result& result : measured) add_result(result);
       });
     });
   }
