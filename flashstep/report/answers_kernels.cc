@@ -2,6 +2,7 @@
 // and what the machine does at most.
 #include <algorithm>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
@@ -39,14 +40,10 @@ std::string growth_with_length(const TableRows& formula, const std::string& colu
 
 // "139.8": the command says it below its table, where the formula ran out of memory.
 std::string memory_of_gpu(const TableRow& row) {
-  const std::string mark = "the device has ";
-  for (const std::string& note : row ? row.table->notes : Columns()) {
-    const size_t at = note.find(mark);
-    if (at == std::string::npos) continue;
-    const size_t begin = at + mark.size();
-    return note.substr(begin, note.find(' ', begin) - begin);
-  }
-  return "";
+  static const std::regex told("the device has ([^ ]*)");
+  std::smatch found;
+  const std::string notes = row ? join(row.table->notes, "\n") : "";
+  return std::regex_search(notes, found, told) ? found.str(1) : "";
 }
 
 // The longest lengths of these implementations, down to a 16th.

@@ -1,6 +1,7 @@
 // Answers about where the time of a step goes.
 #include <algorithm>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/combine.h"
@@ -36,17 +37,11 @@ const Columns kHoldProducts = {"matmul", "attention"};
 // A kernel as people call it: `sm80_xmma_gemm_f32f32_..._tilesize64x64x8_...` by its head and its
 // tiles; what has no name but CUTLASS's as what it does.
 std::string kernel_words(const TableRow& row) {
-  const std::string name = row.text("kernel"), tiles = "tilesize";
-  if (name.rfind("Kernel2", 0) == 0) return "a CUTLASS kernel (" + row.text("class") + ")";
-  const size_t at = name.find(tiles);
-  if (at != std::string::npos) {
-    const size_t begin = at + tiles.size();
-    size_t head = 0;
-    for (int words = 0; words < 3 && head != std::string::npos; ++words)
-      head = name.find('_', head + 1);
-    return str("`", name.substr(0, head), "` with tiles of ",
-               name.substr(begin, name.find('_', begin) - begin));
-  }
+  static const std::regex tiled("([^_]*_[^_]*_[^_]*)_.*?tilesize([^_]*).*");
+  const std::string name = row.text("kernel");
+  if (name.starts_with("Kernel2")) return "a CUTLASS kernel (" + row.text("class") + ")";
+  if (std::smatch found; std::regex_match(name, found, tiled))
+    return str("`", found.str(1), "` with tiles of ", found.str(2));
   constexpr size_t kLongest = 48;
   return "`" + (name.size() > kLongest ? name.substr(0, kLongest) + "..." : name) + "`";
 }
