@@ -149,10 +149,8 @@ measure::Table latencies(const TableRows& all) {
   const Columns passes = told.distinct("pass");
   table.columns = {measure::integer_column("N")};
   for (const std::string& pass : passes) {
-    for (const std::string& whose : {pass, pass + ", formula"}) {
-      table.columns.push_back(measure::number_column(whose, "ms", 0));
-      table.columns.back().format = {measure::NumberFormat::Style::kSignificant, 3};
-    }
+    for (const std::string& whose : {pass, pass + ", formula"})
+      table.columns.push_back(significant(whose, "ms", 3));
   }
   for (const TableRows& same : told.by({"N"})) {
     std::vector<measure::Cell> cells = {same.front().cell("N")};
