@@ -28,8 +28,6 @@ measure::Table precision_dtypes();
 constexpr double kSufferingFactor = 4;  // one more rounding of equal size is at most 2
 struct NormOptions {
   int64_t rows = 64, width = 1024;
-  double epsilon = 1e-5;
-  int64_t seed = 1;
 };
 measure::Table precision_norms(const NormOptions& options);
 

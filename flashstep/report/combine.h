@@ -246,6 +246,6 @@ std::string against_formula(const TableRows& rows, const std::string& measured,
 // compared.
 void say_in_gibibytes(measure::Table& table);
 // These columns of these rows, at most `most` of them.
-measure::Table list(const TableRows& rows, const Columns& columns, size_t most = 12);
+measure::Table list(const TableRows& rows, const Columns& columns, size_t most);
 
 }  // namespace flashstep::tools
