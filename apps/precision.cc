@@ -33,8 +33,9 @@ void run(PrecisionArguments arguments) {
   for (const std::string& part : arguments.parts) names.push_back("precision_" + part);
   make_output_directory(arguments.directory, names);
   keep_memory_of_tensors();  // as flashstep train does
-  arguments.sizes.device = device_or_gpu(arguments.sizes.device);
-  arguments.sizes.sizes = tools::sizes_named(arguments.sizes.sizes);
+  tools::WorkloadAxes& axes = arguments.sizes.axes;
+  axes.common.device = device_or_gpu(axes.common.device);
+  axes.sizes = tools::sizes_named(axes.sizes);
   arguments.sizes.progress = print_progress;
   const SignalGuard signals;
   for (const std::string& part : kParts) {
@@ -58,19 +59,20 @@ void add_precision(CLI::App& app) {
       "precision", "What 16-bit numbers cost: sums, autocast's dtypes, norms, models in bf16");
   auto arguments = std::make_shared<PrecisionArguments>();
   auto& sizes = arguments->sizes;
+  auto& axes = sizes.axes;
   add_names(*command, "--only", arguments->parts, kParts, "Parts: " + join(kParts));
   command
-      ->add_option("--size", sizes.sizes,
+      ->add_option("--size", axes.sizes,
                    join(tools::workload_size_names()) +
                        "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',')
       ->capture_default_str();
-  add_shown_number(*command, "--context", sizes.context_length, {1, 1 << 24}, "Tokens of a row");
-  add_shown_number(*command, "--batch", sizes.batch_size, {1, 1 << 20}, "Rows");
-  command->add_option("--attention", sizes.attention, join(attention_implementations()))
+  add_shown_number(*command, "--context", axes.contexts.front(), {1, 1 << 24}, "Tokens of a row");
+  add_shown_number(*command, "--batch", axes.common.batch_size, {1, 1 << 20}, "Rows");
+  command->add_option("--attention", axes.attentions.front(), join(attention_implementations()))
       ->capture_default_str();
-  sizes.device.clear();
-  add_device(*command, sizes.device);
+  axes.common.device.clear();
+  add_device(*command, axes.common.device);
   add_shown_number(*command, "--warmup", sizes.warmup, {0, 100'000}, "Passes that are not timed");
   add_shown_number(*command, "--steps", sizes.steps, {1, 100'000}, "Timed passes");
   add_shown_number(*command, "--norm-rows", arguments->norm.rows, {1, 1 << 20},

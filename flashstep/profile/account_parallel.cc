@@ -3,7 +3,7 @@
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/profile/account.h"
-#include "flashstep/profile/account_case.h"
+#include "flashstep/profile/account_table.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::tools {

@@ -3,17 +3,64 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "flashstep/attention/cost.h"
+#include "flashstep/bench/workload.h"
 #include "flashstep/error.h"
+#include "flashstep/model/cost.h"
 #include "flashstep/profile/account.h"
-#include "flashstep/profile/account_case.h"
+#include "flashstep/profile/account_table.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::tools {
 namespace {
+
+// The model and pass that an account is of.
+struct AccountCase {
+  ModelConfig model;
+  PassShape shape;
+  bool backward = false, update = false;
+};
+
+AccountCase account_case(const StepAccount& inputs) {
+  check_one_of("mode", inputs.mode, workload_modes());
+  check_one_of("precision", inputs.precision, {"fp32", "bf16"});
+  check_one_of("attention", inputs.attention, {"kernel", "naive"});
+  check_one_of("device", inputs.device, {"cpu", "cuda"});
+  require(inputs.batch_size >= 1, "[account] expected a batch of 1 row or more, got ",
+          inputs.batch_size);
+  AccountCase c;
+  c.model = resolved(inputs.model);
+  c.shape = {.batch_size = inputs.batch_size,
+             .seq_len = c.model.context_length,
+             .bf16 = inputs.precision == "bf16",
+             .naive_attention = inputs.attention == "naive",
+             .on_gpu = inputs.device == "cuda"};
+  c.backward = inputs.mode != "forward";
+  c.update = inputs.mode == "step";
+  return c;
+}
+
+// "xl, batch 4, ..."
+std::string case_name(const StepAccount& inputs, const AccountCase& c) {
+  return str(model_name(c.model), ", batch ", with_commas(c.shape.batch_size), ", context ",
+             with_commas(c.shape.seq_len), ", ", inputs.precision, ", attention ",
+             inputs.attention);
+}
+
+// What the letters of a derivation stand for.
+std::string letters_of(const AccountCase& c) {
+  const ModelConfig& m = c.model;
+  return str("Letters: V = ", with_commas(m.vocab_size),
+             " tokens in the vocabulary, C = ", with_commas(m.d_model),
+             " wide, F = ", with_commas(m.d_ff), " inside, L = ", m.num_layers,
+             " blocks, H = ", m.num_heads, " heads; B = ", c.shape.batch_size,
+             " rows of N = ", with_commas(c.shape.seq_len),
+             " tokens, T = B N = ", with_commas(c.shape.batch_size * c.shape.seq_len), ".");
+}
 
 double sum(const std::vector<SavedTensor>& tensors) {
   return std::accumulate(tensors.begin(), tensors.end(), 0.0,
@@ -163,7 +210,7 @@ void check(const AttentionAccount& inputs) {
   }
   // The largest products that are computed in whole numbers.
   const auto largest = [](const std::vector<int64_t>& values) {
-    return static_cast<double>(*std::max_element(values.begin(), values.end()));
+    return static_cast<double>(std::ranges::max(values));
   };
   const double n = largest(inputs.contexts);
   counted(n * std::max(n, largest(inputs.head_dims)), "elements of a matrix");
@@ -174,11 +221,9 @@ void check(const AttentionAccount& inputs) {
 // Account of recomputation in the stack of blocks.
 
 // Sizes worth showing: powers of two, the best one and its neighbours.
-std::vector<int64_t> shown_group_sizes(int64_t blocks, int64_t best) {
-  std::vector<int64_t> sizes = {best - 1, best, best + 1, blocks};
-  for (int64_t size = 1; size < blocks; size *= 2) sizes.push_back(size);
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+std::set<int64_t> shown_group_sizes(int64_t blocks, int64_t best) {
+  std::set<int64_t> sizes = {best - 1, best, best + 1, blocks};
+  for (int64_t size = 1; size < blocks; size *= 2) sizes.insert(size);
   std::erase_if(sizes, [&](int64_t size) { return size < 1 || size > blocks; });
   return sizes;
 }

@@ -73,11 +73,9 @@ TEST(Account, APeakOfAForwardPassIsALowerBound) {
 }
 
 TEST(Account, TheLargestCaseOfAttentionIsTold) {
-  AttentionAccount inputs;
-  inputs.contexts = {16384, 256};
-  inputs.head_dims = {128, 16};
-  inputs.memory_gb = 1e6;
-  EXPECT_TRUE(some_line_has(account_attention(inputs).notes, {"Largest case, N 16,384, D 128"}));
+  const measure::Table account =
+      account_attention({.contexts = {16384, 256}, .head_dims = {128, 16}, .memory_gb = 1e6});
+  EXPECT_TRUE(some_line_has(account.notes, {"Largest case, N 16,384, D 128"}));
 }
 
 TEST(Account, OfABlockAddsUp) {
@@ -136,11 +134,7 @@ TEST(Account, OfRings) {
   EXPECT_NEAR(entry(account, whole, "time"), 11.1111, 1e-4);
   EXPECT_NEAR(entry(account, whole, "x ring"), 3, 1e-12);  // N / 2
   EXPECT_EQ(account.rows.size(), 3u * 4 * 4);
-}
-
-// Two ranks have one link between them, more have a link each way round.
-TEST(Account, OfRingsBothWays) {
-  const measure::Table account = account_ring({});
+  // Two ranks have one link between them, more have a link each way round.
   EXPECT_EQ(entry(account, {2, 1000.0, "ring both ways"}, "x ring"), 1);
   EXPECT_EQ(entry(account, {4, 1000.0, "ring both ways"}, "x ring"), 0.5);
 }
@@ -230,16 +224,6 @@ TEST(Account, OfRecomputation) {
   EXPECT_NEAR(peak("from the start each time") * 1024, 80 + 3651.31, 1e-6);
   EXPECT_EQ(entry(account, {"from the start each time"}, "block passes"), 528);
   EXPECT_NEAR(number_of(cell_behind(account, {"groups of 1 (best)"}, "step")), 4.0 / 3, 1e-12);
-}
-
-TEST(Account, AllHaveDerivationsAndBecomeReports) {
-  const auto accounts = all_accounts();
-  EXPECT_EQ(accounts.size(), 8u);
-  for (const auto& [name, table] : accounts) {
-    EXPECT_FALSE(table.title.empty()) << name;
-    EXPECT_FALSE(table.rows.empty()) << name;
-    EXPECT_FALSE(account_report(table).table.notes.empty()) << name;
-  }
 }
 
 TEST(Account, RefusesWhatIsNone) {

@@ -20,7 +20,6 @@ struct MemoryOptions {
   int64_t largest = 15;   // lines a case in the table of the largest allocations
   bool reduce = true;     // beside a size that needs too much: as many of its layers as fit
   std::string directory;  // for the pictures over time and the snapshots; empty: none are made
-  std::string program = "/proc/self/exe";  // a flashstep: every case is a process of its own
   TellProgress progress = {};
 };
 

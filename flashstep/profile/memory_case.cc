@@ -1,6 +1,7 @@
 // One case of `flashstep memory`: a pass under the observer, and what is read from its trace.
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <tuple>
 
 #include "flashstep/bench/model_run.h"
@@ -69,11 +70,8 @@ std::string without_step(const std::string& ranges) {
 
 // "forward/layers.3/norm" -> "forward/layers.*/norm"
 std::string of_any_block(const std::string& ranges) {
-  constexpr std::string_view kBlock = "layers.";
-  const size_t at = ranges.find(kBlock);
-  if (at == std::string::npos) return ranges;
-  const size_t number = at + kBlock.size(), end = ranges.find('/', number);
-  return ranges.substr(0, number) + "*" + (end == std::string::npos ? "" : ranges.substr(end));
+  static const std::regex block(R"(layers\.[^/]*)");
+  return std::regex_replace(ranges, block, "layers.*", std::regex_constants::format_first_only);
 }
 
 bool was_there(const Allocation& allocation, EventRange window) {
@@ -199,8 +197,7 @@ std::vector<Record> saved_by_operator(const MemoryTrace& trace, const std::strin
     all += a.bytes;
   }
   std::vector<std::pair<std::string, int64_t>> sums(bytes.begin(), bytes.end());
-  std::stable_sort(sums.begin(), sums.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::ranges::stable_sort(sums, std::greater(), &std::pair<std::string, int64_t>::second);
   std::vector<Record> saved;
   for (const auto& [maker, sum] : sums) {
     const double share = 100 * static_cast<double>(sum) / static_cast<double>(all);

@@ -1,7 +1,7 @@
 // Tables, sentences and pictures of `flashstep memory`.
 #include <algorithm>
-#include <cctype>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/schema.h"
@@ -154,10 +154,7 @@ std::vector<NamedPicture> peak_pictures(const Records& records) {
         });
     plot.title = "Peak memory of " + size;
     plot.y.label = "MiB of tensors";
-    std::string stem = size;
-    std::replace_if(
-        stem.begin(), stem.end(),
-        [](char c) { return !(std::isalnum(static_cast<unsigned char>(c)) || c == '.'); }, '-');
+    const std::string stem = std::regex_replace(size, std::regex("[^A-Za-z0-9.]"), "-");
     pictures.push_back({"peaks_" + stem, std::move(plot)});
   }
   return pictures;
@@ -168,8 +165,8 @@ std::vector<std::string> saved_beside_formulas(const Records& records) {
   std::vector<double> ratios;
   for (const Record& r : whole_blocks(records)) ratios.push_back(saved_ratio(r));
   if (ratios.empty()) return {"Verdict: no backward pass was measured whose blocks keep anything."};
-  const auto [lowest, highest] = std::minmax_element(ratios.begin(), ratios.end());
-  return {str("Verdict: a block keeps ", fixed(*lowest, 3), " to ", fixed(*highest, 3),
+  const auto [lowest, highest] = std::ranges::minmax(ratios);
+  return {str("Verdict: a block keeps ", fixed(lowest, 3), " to ", fixed(highest, 3),
               " times what the formulas say.")};
 }
 

@@ -128,9 +128,8 @@ TEST(Memory, FilesOfACase) {
 }
 
 size_t lines_with(const measure::Table& table, const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(table.rows.begin(), table.rows.end(),
-                    [&](const auto& row) { return contains(row, measure::Cell(text)); }));
+  return static_cast<size_t>(std::ranges::count_if(
+      table.rows, [&](const auto& row) { return contains(row, measure::Cell(text)); }));
 }
 
 TEST(Memory, TablesTurnWithTheResults) {

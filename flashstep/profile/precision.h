@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/workload.h"
 #include "flashstep/measure/table.h"
 
 namespace flashstep::tools {
@@ -29,8 +28,6 @@ measure::Table precision_dtypes();
 constexpr double kSufferingFactor = 4;  // one more rounding of equal size is at most 2
 struct NormOptions {
   int64_t rows = 64, width = 1024;
-  double epsilon = 1e-5;
-  int64_t seed = 1;
 };
 measure::Table precision_norms(const NormOptions& options);
 
@@ -38,10 +35,8 @@ measure::Table precision_norms(const NormOptions& options);
 // forward and backward (turns interleaved, the host waiting after every pass), and how far the
 // loss, the logits and the gradient are from fp32's at the same weights and tokens.
 struct PrecisionSizesOptions {
-  std::vector<std::string> sizes = {"small"};  // for model_by_name()
-  int64_t context_length = 128, batch_size = 4;
-  std::string attention = "auto";
-  std::string device = "cpu";
+  // Of one context; precisions are ours.
+  WorkloadAxes axes = {.modes = {"forward-backward"}, .common = {.model = {}, .batch_size = 4}};
   int64_t warmup = 2, steps = 5;  // passes of each precision
   TellProgress progress = {};
 };

@@ -12,7 +12,7 @@
 #include "flashstep/bench/model_run.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/ops.h"
-#include "flashstep/profile/account_case.h"
+#include "flashstep/profile/account_table.h"
 #include "flashstep/profile/precision.h"
 
 namespace flashstep::tools {

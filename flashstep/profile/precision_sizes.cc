@@ -24,16 +24,6 @@ using measure::number_column;
 constexpr const char* kPrecisions[] = {"fp32", "bf16"};
 constexpr const char* kPassNames[] = {"forward", "backward"};
 
-std::vector<Workload> workloads_of(const PrecisionSizesOptions& options) {
-  WorkloadAxes axes = {.sizes = options.sizes,
-                       .contexts = {options.context_length},
-                       .attentions = {options.attention},
-                       .modes = {"forward-backward"}};
-  axes.common.batch_size = options.batch_size;
-  axes.common.device = options.device;
-  return workloads_of(axes);
-}
-
 // One model, whose weights are float32 in either precision.
 class TwoPrecisions {
  public:
@@ -202,10 +192,11 @@ std::vector<NamedPicture> gain_picture(const Records& records, const std::string
 Benchmark sizes_benchmark(const PrecisionSizesOptions& options) {
   Benchmark benchmark;
   benchmark.command = "precision";
-  const std::string what =
-      str("batch ", options.batch_size, ", context ", options.context_length, ", ", options.device);
+  const Workload& common = options.axes.common;
+  const std::string what = str("batch ", common.batch_size, ", context ",
+                               options.axes.contexts.front(), ", ", common.device);
   benchmark.title = "bf16 (autocast) beside fp32: " + what;
-  benchmark.device = options.device;
+  benchmark.device = common.device;
   benchmark.schema = sizes_schema;
   benchmark.runs_table = passes_table;
   benchmark.how_to_read = {note("precision sizes")};
@@ -216,10 +207,10 @@ Benchmark sizes_benchmark(const PrecisionSizesOptions& options) {
 }
 
 BenchReport precision_sizes(const PrecisionSizesOptions& options) {
-  require(!options.sizes.empty() && options.warmup >= 0 && options.steps >= 1,
+  require(!options.axes.sizes.empty() && options.warmup >= 0 && options.steps >= 1,
           "[precision] expected a size, 0 warm-up passes or more and 1 timed one or more, got ",
-          options.sizes.size(), ", ", options.warmup, " and ", options.steps);
-  const std::vector<Workload> workloads = workloads_of(options);
+          options.axes.sizes.size(), ", ", options.warmup, " and ", options.steps);
+  const std::vector<Workload> workloads = workloads_of(options.axes);
   return run_benchmark(sizes_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < workloads.size(); ++i) {
       const Workload& workload = workloads[i];

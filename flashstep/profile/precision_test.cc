@@ -111,11 +111,11 @@ TEST(PrecisionNormOptions, RefuseWhatIsNoRow) {
 }
 
 PrecisionSizesOptions small_sizes_options() {
-  return {.sizes = {"64/128/2/2", "32/64/1/2"},
-          .context_length = 32,
-          .batch_size = 2,
-          .warmup = 0,
-          .steps = 2};
+  PrecisionSizesOptions options{.warmup = 0, .steps = 2};
+  options.axes.sizes = {"64/128/2/2", "32/64/1/2"};
+  options.axes.contexts = {32};
+  options.axes.common.batch_size = 2;
+  return options;
 }
 
 TEST(PrecisionSizes, MeasureErrorAndSpeed) {
@@ -164,7 +164,7 @@ TEST(PrecisionSizes, TurnTheirVerdictWithTheNumbers) {
 
 TEST(PrecisionSizes, WantOfMemoryIsACell) {
   PrecisionSizesOptions options = small_sizes_options();
-  options.sizes = {"65536/262144/64/64", "32/64/1/2"};  // 18 TB of weights
+  options.axes.sizes = {"65536/262144/64/64", "32/64/1/2"};  // 18 TB of weights
   const BenchReport report = precision_sizes(options);
   EXPECT_EQ(text_at(report.table, 0, "fp32 forward"), "OOM");
   EXPECT_GT(number_at(report.table, 1, "fp32 forward"), 0);
@@ -172,7 +172,7 @@ TEST(PrecisionSizes, WantOfMemoryIsACell) {
 
 TEST(PrecisionSizes, RefuseWhatIsNone) {
   PrecisionSizesOptions options = small_sizes_options();
-  options.sizes = {"32/64/1/2", "huge"};
+  options.axes.sizes = {"32/64/1/2", "huge"};
   EXPECT_THROW(precision_sizes(options), UserError);
   options = small_sizes_options();
   options.steps = 0;

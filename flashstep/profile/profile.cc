@@ -127,7 +127,7 @@ void drop_empty_columns(measure::Table& table) {
     const auto is_empty = [i](const auto& row) {
       return std::holds_alternative<std::monostate>(row[i].value());
     };
-    if (!std::all_of(table.rows.begin(), table.rows.end(), is_empty)) continue;
+    if (!std::ranges::all_of(table.rows, is_empty)) continue;
     const auto at = static_cast<std::ptrdiff_t>(i);
     table.columns.erase(table.columns.begin() + at);
     for (auto& row : table.rows) row.erase(row.begin() + at);

@@ -7,12 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/text.h"
-#include "flashstep/bench/model_run.h"
 #include "flashstep/bench/test_table.h"
-#include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/profile/profile.h"
+#include "flashstep/profile/test_recorded.h"
 #include "flashstep/testing/gpus.h"
-#include "flashstep/trace/trace.h"
 #include "flashstep/trace/trace_events.h"
 
 namespace flashstep::tools {
@@ -36,25 +34,10 @@ Workload small_workload(const Case& c) {
   return workload;
 }
 
-TraceEvents recorded(const Workload& workload, const std::string& file = "") {
-  ModelRun run(workload);
-  run.pass();
-  const measure::ProfilerRanges listening;
-  const auto work = [&] {
-    for (int i = 0; i < kSteps; ++i) {
-      const ScopedRange range("step");
-      run.pass();
-      synchronize(run.device());
-    }
-  };
-  return record(run.device(), work, file);
-}
-
 std::vector<std::string> names_in_attention(const ProfileSums& sums) {
   std::vector<std::string> names;
   for (const ProfileCell& cell : sums.cells) {
-    const std::vector<std::string> path = sums.ranges.path(cell.range);
-    if (std::find(path.begin(), path.end(), "attention") != path.end()) names.push_back(cell.name);
+    if (contains(sums.ranges.path(cell.range), "attention")) names.push_back(cell.name);
   }
   return names;
 }
@@ -71,7 +54,7 @@ class GpuProfile : public ::testing::TestWithParam<Case> {
 TEST_P(GpuProfile, EveryKernelHasAPassARangeAndAClass) {
   FLASHSTEP_NEED_GPUS(1);
   const std::string attention = GetParam().attention;
-  const ProfileSums sums = sums_of(recorded(small_workload(GetParam())));
+  const ProfileSums sums = sums_of(recorded(small_workload(GetParam()), kSteps));
   EXPECT_TRUE(sums.on_gpu);
   EXPECT_EQ(sums.steps, kSteps);
   EXPECT_GT(sums.busy_seconds, 0);
@@ -115,17 +98,12 @@ TEST_P(GpuProfile, EveryKernelHasAPassARangeAndAClass) {
 // What the profiler hands over in the process, and the file it writes, say the same.
 TEST_P(GpuProfile, TheChromeTraceSaysTheSame) {
   FLASHSTEP_NEED_GPUS(1);
-  const ProfileSums here = sums_of(recorded(small_workload(GetParam()), file().string()));
+  const ProfileSums here = sums_of(recorded(small_workload(GetParam()), kSteps, file().string()));
   const ProfileSums there = sums_of(read_chrome_trace(file()));
   EXPECT_EQ(there.steps, kSteps);
-  for (int i = 0; i < kPasses; ++i) {
-    for (int k = 0; k < kWorkClasses; ++k) {
-      const CellFilter filter{.passes = {static_cast<Pass>(i)},
-                              .classes = {static_cast<WorkClass>(k)}};
-      EXPECT_EQ(add_up(here, filter).calls, add_up(there, filter).calls)
-          << pass_name(filter.passes[0]) << " " << class_name(filter.classes[0]);
-    }
-  }
+  for_each_pass_and_class([&](const CellFilter& filter) {
+    EXPECT_EQ(add_up(here, filter).calls, add_up(there, filter).calls);
+  });
   EXPECT_EQ(by_range(here).size(), by_range(there).size());
 }
 
@@ -152,7 +130,7 @@ TEST_P(GpuProfileSizes, NearlyAllOfTheTimeHasAClass) {
         workload.model.attention = attention;
         workload.precision = precision;
         workload.device = "cuda";
-        const ProfileSums sums = sums_of(recorded(workload));
+        const ProfileSums sums = sums_of(recorded(workload, kSteps));
         EXPECT_GT(sums.busy_seconds, 0);
         EXPECT_LE(unclassified_share(sums), 0.02)
             << attention << ", " << precision << ", context " << context << ": "

@@ -1,6 +1,6 @@
 // What `flashstep profile` says of its tables in sentences, and its pictures.
 #include <algorithm>
-#include <cctype>
+#include <regex>
 #include <set>
 
 #include "flashstep/base/text.h"
@@ -173,15 +173,9 @@ std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
 }
 
 std::string file_name(const std::string& case_name) {
-  std::string name;
-  for (const char c : case_name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-') {
-      name += c;
-    } else if (!name.empty() && name.back() != '_') {
-      name += '_';
-    }
-  }
-  return name;
+  static const std::regex others("[^A-Za-z0-9.-]+");
+  const std::string name = std::regex_replace(case_name, others, "_");
+  return name.starts_with('_') ? name.substr(1) : name;
 }
 
 std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases) {

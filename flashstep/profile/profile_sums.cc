@@ -10,13 +10,6 @@
 namespace flashstep::tools {
 namespace {
 
-bool lies_in(const RangeTree& ranges, uint32_t range, const std::string& name) {
-  for (; range != RangeTree::kRoot; range = ranges.parent(range)) {
-    if (ranges.name(range) == name) return true;
-  }
-  return name.empty();
-}
-
 double seconds_of(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 void add_cells(const TraceEvents& trace, const Attribution& a, ProfileSums& sums) {
@@ -76,13 +69,10 @@ void add_times(const Attribution& a, ProfileSums& sums) {
   if (!a.steps.empty()) {
     sums.steps = static_cast<int64_t>(a.steps.size());
   } else if (!a.items.empty()) {
-    const auto forwards = std::count_if(a.passes.begin(), a.passes.end(), [](const RangeTime& p) {
-      return p.pass == Pass::kForward;
-    });
+    const auto forwards = std::ranges::count(a.passes, Pass::kForward, &RangeTime::pass);
     sums.steps = std::max<int64_t>(forwards, 1);
-    int64_t end = 0;
-    for (const WorkItem& item : a.items) end = std::max(end, item.end_ns);
-    sums.wall_seconds = seconds_of(end - a.items.front().begin_ns);
+    const WorkItem& last = std::ranges::max(a.items, {}, &WorkItem::end_ns);
+    sums.wall_seconds = seconds_of(last.end_ns - a.items.front().begin_ns);
   }
 }
 
@@ -117,10 +107,9 @@ ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution) {
   sums.ranges = attribution.ranges;
   add_cells(trace, attribution, sums);
   add_times(attribution, sums);
-  sums.step_ranges =
-      std::count_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& e) {
-        return e.kind == EventKind::kRange && attribution.is_in_a_step(e.begin_ns);
-      });
+  sums.step_ranges = std::ranges::count_if(trace.events, [&](const TraceEvent& e) {
+    return e.kind == EventKind::kRange && attribution.is_in_a_step(e.begin_ns);
+  });
   return sums;
 }
 
@@ -130,7 +119,7 @@ WorkSums add_up(const ProfileSums& sums, const CellFilter& filter) {
   WorkSums total;
   for (const ProfileCell& cell : sums.cells) {
     if (is_wanted(filter.passes, cell.pass) && is_wanted(filter.classes, cell.work_class) &&
-        lies_in(sums.ranges, cell.range, filter.range))
+        (filter.range.empty() || contains(sums.ranges.path(cell.range), filter.range)))
       total += cell.sums;
   }
   return total;
@@ -148,9 +137,8 @@ std::vector<NameSums> by_name(const ProfileSums& sums) {
   }
   std::vector<NameSums> rows;
   for (auto& [key, name] : names) rows.push_back(std::move(name));
-  std::stable_sort(rows.begin(), rows.end(), [](const NameSums& a, const NameSums& b) {
-    return a.total.seconds > b.total.seconds;
-  });
+  std::ranges::stable_sort(rows, std::greater(),
+                           [](const NameSums& row) { return row.total.seconds; });
   return rows;
 }
 

@@ -6,16 +6,14 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/bench/model_run.h"
 #include "flashstep/bench/test_table.h"
 #include "flashstep/bench/test_workload.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/profile/profile_sums.h"
+#include "flashstep/profile/test_recorded.h"
 #include "flashstep/trace/test_gpu_like_trace.h"
-#include "flashstep/trace/trace.h"
 #include "flashstep/trace/trace_events.h"
 #include "flashstep/train/cost.h"
 
@@ -26,21 +24,6 @@ Workload workload_with(const std::string& attention) {
   Workload workload = small_workload();
   workload.model.attention = attention;
   return resolved_workload(workload);
-}
-
-TraceEvents recorded(const Workload& workload, int64_t steps, const std::string& file = "") {
-  ModelRun run(workload);
-  run.pass();
-  const measure::ProfilerRanges listening;
-  return record(
-      run.device(),
-      [&] {
-        for (int64_t i = 0; i < steps; ++i) {
-          const ScopedRange range("step");
-          run.pass();
-        }
-      },
-      file);
 }
 
 double flops_of(const ProfileSums& sums, Pass pass) {
@@ -93,17 +76,12 @@ TEST(Profile, TheChromeTraceSaysTheSame) {
   const ProfileSums here = sums_of(recorded(workload_with("naive"), 2, file.string()));
   const ProfileSums there = sums_of(read_chrome_trace(file));
   EXPECT_EQ(here.steps, there.steps);
-  for (int i = 0; i < kPasses; ++i) {
-    for (int k = 0; k < kWorkClasses; ++k) {
-      const CellFilter filter{.passes = {static_cast<Pass>(i)},
-                              .classes = {static_cast<WorkClass>(k)}};
-      const WorkSums a = add_up(here, filter), b = add_up(there, filter);
-      EXPECT_EQ(a.calls, b.calls) << pass_name(filter.passes[0]) << " "
-                                  << class_name(filter.classes[0]);
-      EXPECT_EQ(a.flops, b.flops);
-      EXPECT_NEAR(a.seconds, b.seconds, 1e-6 * static_cast<double>(a.calls + 1));
-    }
-  }
+  for_each_pass_and_class([&](const CellFilter& filter) {
+    const WorkSums a = add_up(here, filter), b = add_up(there, filter);
+    EXPECT_EQ(a.calls, b.calls);
+    EXPECT_EQ(a.flops, b.flops);
+    EXPECT_NEAR(a.seconds, b.seconds, 1e-6 * static_cast<double>(a.calls + 1));
+  });
   EXPECT_EQ(by_range(here).size(), by_range(there).size());
   std::filesystem::remove(file);
 }

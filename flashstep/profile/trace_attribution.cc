@@ -1,7 +1,9 @@
 #include "flashstep/profile/trace_attribution.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 
 #include "flashstep/measure/profiler_ranges.h"
@@ -23,18 +25,10 @@ bool is_step(const std::string& name) {
 
 // The range in which a moment lies; null without one. They are sorted and do not overlap.
 const RangeTime* range_at(const std::vector<RangeTime>& ranges, int64_t ns) {
-  const auto after =
-      std::upper_bound(ranges.begin(), ranges.end(), ns,
-                       [](int64_t moment, const RangeTime& r) { return moment < r.begin_ns; });
+  const auto after = std::ranges::upper_bound(ranges, ns, {}, &RangeTime::begin_ns);
   if (after == ranges.begin()) return nullptr;
   const RangeTime& candidate = *std::prev(after);
   return ns < candidate.end_ns ? &candidate : nullptr;
-}
-
-template <typename Timed>
-void sort_by_begin(std::vector<Timed>& timed) {
-  std::sort(timed.begin(), timed.end(),
-            [](const Timed& a, const Timed& b) { return a.begin_ns < b.begin_ns; });
 }
 
 // By name index: what a range is, found out once.
@@ -58,10 +52,10 @@ class Attributor {
     sweep(/*resolved=*/false);
     places_.assign(trace_.events.size(), {});
     sweep(/*resolved=*/true);
-    result_.on_gpu = std::any_of(trace_.events.begin(), trace_.events.end(), is_device_event);
+    result_.on_gpu = std::ranges::any_of(trace_.events, is_device_event);
     add_host_work();
     if (result_.on_gpu) add_device_items();
-    sort_by_begin(result_.items);
+    std::ranges::sort(result_.items, {}, &WorkItem::begin_ns);
     return std::move(result_);
   }
 
@@ -94,15 +88,15 @@ class Attributor {
       if (e.kind == EventKind::kRange && roles_[e.name] == RangeRole::kWarmup)
         warmups_.push_back({e.begin_ns, e.end_ns});
     }
-    sort_by_begin(warmups_);
+    std::ranges::sort(warmups_, {}, &RangeTime::begin_ns);
     for (const TraceEvent& e : trace_.events) {
       if (e.kind != EventKind::kRange || range_at(warmups_, e.begin_ns)) continue;
       if (roles_[e.name] == RangeRole::kPass)
         result_.passes.push_back({e.begin_ns, e.end_ns, *pass_of_range(name_of(e))});
       if (roles_[e.name] == RangeRole::kStep) result_.steps.push_back({e.begin_ns, e.end_ns});
     }
-    sort_by_begin(result_.steps);
-    sort_by_begin(result_.passes);
+    std::ranges::sort(result_.steps, {}, &RangeTime::begin_ns);
+    std::ranges::sort(result_.passes, {}, &RangeTime::begin_ns);
   }
 
   // Thread by thread; what encloses comes before what it encloses.
@@ -111,12 +105,9 @@ class Attributor {
       const EventKind kind = trace_.events[i].kind;
       if (kind == EventKind::kOperator || kind == EventKind::kRange) host_.push_back(i);
     }
-    std::sort(host_.begin(), host_.end(), [this](uint32_t i, uint32_t j) {
-      const TraceEvent &a = trace_.events[i], &b = trace_.events[j];
-      if (a.lane != b.lane) return a.lane < b.lane;
-      if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;
-      if (a.end_ns != b.end_ns) return a.end_ns > b.end_ns;
-      return a.id < b.id;
+    std::ranges::sort(host_, {}, [this](uint32_t i) {
+      const TraceEvent& event = trace_.events[i];
+      return std::tuple(event.lane, event.begin_ns, -event.end_ns, event.id);
     });
   }
 
@@ -192,9 +183,8 @@ class Attributor {
   RangeOfBlock range_of_node(const TraceEvent& event, const RangeOfBlock& otherwise) const {
     const auto thread = points_.find(event.forward_thread);
     if (thread == points_.end()) return otherwise;
-    const auto after = std::upper_bound(
-        thread->second.begin(), thread->second.end(), event.sequence,
-        [](int64_t sequence, const SequencePoint& point) { return sequence < point.sequence; });
+    const auto after =
+        std::ranges::upper_bound(thread->second, event.sequence, {}, &SequencePoint::sequence);
     return after == thread->second.begin() ? otherwise : std::prev(after)->within;
   }
 
@@ -240,10 +230,10 @@ class Attributor {
         by_id.emplace_back(event.id, i);
       }
     }
-    std::sort(by_id.begin(), by_id.end());
-    std::sort(by_correlation.begin(), by_correlation.end());
+    std::ranges::sort(by_id);
+    std::ranges::sort(by_correlation);
     const auto find = [](const Numbered& numbered, uint64_t number) -> std::optional<uint32_t> {
-      const auto at = std::lower_bound(numbered.begin(), numbered.end(), std::pair{number, 0u});
+      const auto at = std::ranges::lower_bound(numbered, std::pair{number, 0u});
       if (number == 0 || at == numbered.end() || at->first != number) return std::nullopt;
       return at->second;
     };
@@ -294,13 +284,13 @@ const char* pass_name(Pass pass) {
 
 int32_t block_of(const std::string& range_name) {
   constexpr std::string_view kPrefix = "layers.";
-  if (range_name.rfind(kPrefix, 0) != 0 || range_name.size() == kPrefix.size()) return -1;
-  int32_t number = 0;
-  for (size_t i = kPrefix.size(); i < range_name.size(); ++i) {
-    if (range_name[i] < '0' || range_name[i] > '9' || i > kPrefix.size() + 6) return -1;
-    number = number * 10 + (range_name[i] - '0');
-  }
-  return number;
+  constexpr uint32_t kMost = 9'999'999;  // times are kept for each number up to the largest
+  if (!range_name.starts_with(kPrefix)) return -1;
+  uint32_t number = 0;
+  const char *first = range_name.data() + kPrefix.size(),
+             *last = range_name.data() + range_name.size();
+  const auto [end, error] = std::from_chars(first, last, number);
+  return error == std::errc() && end == last && number <= kMost ? static_cast<int32_t>(number) : -1;
 }
 
 uint32_t RangeTree::child(uint32_t parent, const std::string& name) {

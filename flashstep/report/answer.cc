@@ -69,21 +69,13 @@ struct AnswerForm {
   std::map<std::string, Columns> begins;  // a column whose text begins with one of these
   bool derived = false;                   // the notes of the rows' table are their derivation
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AnswerForm, say, table, most, picture, begins,
+                                                derived)
 struct AnswerForms {
   std::map<std::string, AnswerTable> tables;
   std::map<std::string, std::string> cases;
   std::map<std::string, AnswerForm> answers;
 };
-
-AnswerForm form_from(const nlohmann::json& json) {
-  const auto& say = json.at("say");
-  return {.say = say.is_array() ? say.get<Columns>() : Columns{say},
-          .table = json.value("table", Columns()),
-          .most = json.value("most", size_t{12}),
-          .picture = json.value("picture", Columns()),
-          .begins = json.value("begins", std::map<std::string, Columns>()),
-          .derived = json.value("derived", false)};
-}
 
 const AnswerForms& answer_forms_read() {
   static const AnswerForms all = [] {
@@ -95,7 +87,7 @@ const AnswerForms& answer_forms_read() {
       if (table.section.empty()) table.section = name;
     }
     for (const auto& [key, form] : json.at("answers").items())  // a name: an earlier one's forms
-      forms.answers[key] = form.is_string() ? forms.answers.at(form) : form_from(form);
+      forms.answers[key] = form.is_string() ? forms.answers.at(form) : form.get<AnswerForm>();
     return forms;
   }();
   return all;
@@ -209,8 +201,8 @@ Finding finding_of(const std::string& answer, const Facts& facts) {
   TableRows shown = facts.shown;
   for (const auto& [column, beginnings] : form.begins) {
     shown = shown.if_([&, name = column, begin = beginnings](const TableRow& row) {
-      return std::any_of(begin.begin(), begin.end(), [&](const std::string& beginning) {
-        return row.text(name).starts_with(beginning);
+      return std::ranges::any_of(begin, [text = row.text(name)](const std::string& beginning) {
+        return text.starts_with(beginning);
       });
     });
   }

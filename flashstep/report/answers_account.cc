@@ -1,6 +1,7 @@
 // Answers that are computed and not measured: accounts of communication, memory and recomputation.
 #include <algorithm>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/combine.h"
@@ -15,15 +16,15 @@ Facts mesh(const Evidence& evidence) {
   const auto value = [&](const std::string& name) {
     return rows.first({{"quantity", name}}).number("value");
   };
-  const std::string beginning = "kept for backward by ", end = " tokens";
+  static const std::regex kept("kept for backward by (.*) tokens");
   const double least = value("least batch a device, axes at once");
   for (const TableRow& row : rows) {
     const std::string name = row.text("quantity"), words = say("{value}[ {unit}]", row);
     facts.words[name] = words;
     facts.words.try_emplace(name.substr(0, name.find(' ')), words);
-    if (!name.starts_with(beginning) || !name.ends_with(end)) continue;
-    const std::string tokens =
-        name.substr(beginning.size(), name.size() - beginning.size() - end.size());
+    std::smatch found;
+    if (!std::regex_match(name, found, kept)) continue;
+    const std::string tokens = found.str(1);
     facts.words["tokens"] = tokens;
     facts.words["activations"] = words;
     facts.words["chosen"] = which(with_commas(std::llround(std::ceil(least))) != tokens);

@@ -2,6 +2,7 @@
 // and what the machine does at most.
 #include <algorithm>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
@@ -25,8 +26,7 @@ std::string our_kernel(const TableRows& rows) {
 // the last head dim; "" without two of them.
 std::string growth_with_length(const TableRows& formula, const std::string& column) {
   const TableRows known = formula.if_([&](const TableRow& row) { return row.number(column) > 0; });
-  const TableRows longest =
-      known.where({{"D", known.back().text("D")}, {"dtype", known.back().text("dtype")}});
+  const TableRows longest = known.like(known.back(), {"D", "dtype"});
   if (longest.size() < 2) return "";
   const TableRow &b = longest.back(), &a = longest[longest.size() - 2];
   const double power =
@@ -40,14 +40,10 @@ std::string growth_with_length(const TableRows& formula, const std::string& colu
 
 // "139.8": the command says it below its table, where the formula ran out of memory.
 std::string memory_of_gpu(const TableRow& row) {
-  const std::string mark = "the device has ";
-  for (const std::string& note : row ? row.table->notes : Columns()) {
-    const size_t at = note.find(mark);
-    if (at == std::string::npos) continue;
-    const size_t begin = at + mark.size();
-    return note.substr(begin, note.find(' ', begin) - begin);
-  }
-  return "";
+  static const std::regex told("the device has ([^ ]*)");
+  std::smatch found;
+  const std::string notes = row ? join(row.table->notes, "\n") : "";
+  return std::regex_search(notes, found, told) ? found.str(1) : "";
 }
 
 // The longest lengths of these implementations, down to a 16th.
@@ -81,8 +77,7 @@ Facts attention_memory(const Evidence& evidence) {
                  counted ? "memory that it keeps for backward" : "time of its backward pass"},
                 {"growth", growth_with_length(formula, column)}},
       .rows = {{"none", none}, {"longest", longest}},
-      .shown = longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
-                          {"naive", ours}),
+      .shown = longest_of(rows.like(last, {"D", "dtype"}), {"naive", ours}),
       .picture = {counted ? "grid_memory_d" : "grid_time"}};
   const auto smaller = ratios(pairs(rows, "implementation", ours, "naive", kGridCase), column);
   if (smaller.empty()) return facts;
@@ -108,8 +103,7 @@ Facts attention_compiled(const Evidence& evidence) {
            {"kept", std::isnan(kept) ? "" : percent(kept)},
            {"order", which_order(compare_measured(kept, 1))}},
           {{"last", longest.a}},
-          longest_of(rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}}),
-                     {"naive", "compiled"})};
+          longest_of(rows.like(last, {"D", "dtype"}), {"naive", "compiled"})};
 }
 
 // Whether ours agree with float64, in every case of these passes that was measured.
@@ -155,19 +149,14 @@ measure::Table latencies(const TableRows& all) {
   const Columns passes = told.distinct("pass");
   table.columns = {measure::integer_column("N")};
   for (const std::string& pass : passes) {
-    for (const std::string& whose : {pass, pass + ", formula"}) {
-      table.columns.push_back(measure::number_column(whose, "ms", 0));
-      table.columns.back().format = {measure::NumberFormat::Style::kSignificant, 3};
-    }
+    for (const std::string& whose : {pass, pass + ", formula"})
+      table.columns.push_back(significant(whose, "ms", 3));
   }
   for (const TableRows& same : told.by({"N"})) {
-    std::vector<measure::Cell> cells = {*same.front().cell("N")};
+    std::vector<measure::Cell> cells = {same.front().cell("N")};
     for (const std::string& pass : passes) {
       const TableRow row = same.first({{"pass", pass}});
-      for (const char* whose : {"time", "naive"}) {
-        const measure::Cell* cell = row ? row.cell(whose) : nullptr;
-        cells.push_back(cell == nullptr ? measure::Cell() : *cell);
-      }
+      for (const char* whose : {"time", "naive"}) cells.push_back(row.cell(whose));
     }
     table.add_row(std::move(cells));
   }
@@ -302,7 +291,7 @@ Facts limits_answer(const Evidence& evidence) {
                          {"unit", tera ? "TFLOP/s" : row.text("unit")}}));
   }
   const Columns notes = rows.empty() ? Columns() : rows.front().table->notes;
-  const bool busy = std::any_of(notes.begin(), notes.end(), [&](const std::string& note) {
+  const bool busy = std::ranges::any_of(notes, [&](const std::string& note) {
     // Behind the devices that it is about, where it is not about all.
     const size_t at = note.find("Other programs were running");
     return at == 0 || note.substr(0, at == std::string::npos ? 0 : at).find(gpu ? "cuda" : "cpu") !=

@@ -42,13 +42,10 @@ std::string place_of_peak(const std::string& path) {
 
 Facts memory_timeline(const Evidence& evidence) {
   const TableRows rows = evidence.rows("peaks").with({"peak"});
-  const auto all = pairs(rows, "mode", "forward", "step", {"size", "context", "precision"});
-  if (all.empty()) return {};
-  const std::string precision = all.front().a.text("precision");
-  RowPairs both;
-  for (const RowPair& pair : all) {
-    if (pair.a.text("precision") == precision) both.push_back(pair);
-  }
+  auto both = pairs(rows, "mode", "forward", "step", {"size", "context", "precision"});
+  if (both.empty()) return {};
+  const std::string precision = both.front().a.text("precision");
+  std::erase_if(both, [&](const RowPair& pair) { return pair.a.text("precision") != precision; });
   const auto& [forward, step] = both.back();
   const std::string size = without_slashes(step.text("size"));
   return {.words = {{"precision", precision},
@@ -70,11 +67,9 @@ Facts memory_peaks(const Evidence& evidence) {
   for (const std::string& mode : modes)
     facts.table.columns.push_back(measure::number_column(mode + " peak", "MiB", 2));
   for (const TableRows& same : shown.by({"size", "context"})) {
-    std::vector<measure::Cell> cells = {same.front().text("size"), *same.front().cell("context")};
-    for (const std::string& mode : modes) {
-      const measure::Cell* peak = same.first({{"mode", mode}}).cell("peak");
-      cells.push_back(peak == nullptr ? measure::Cell() : *peak);
-    }
+    std::vector<measure::Cell> cells = {same.front().text("size"), same.front().cell("context")};
+    for (const std::string& mode : modes)
+      cells.push_back(same.first({{"mode", mode}}).cell("peak"));
     facts.table.add_row(std::move(cells));
   }
   say_in_gibibytes(facts.table);
@@ -124,9 +119,8 @@ Facts memory_mixed(const Evidence& evidence) {
   RowPairs both;
   for (const TableRow& half : rows.where({{"precision", "bf16"}})) {
     const auto is_same = [&](const TableRow& row) { return pass_of(row) == pass_of(half); };
-    const TableRow full = rows.if_(is_same).first(
-        {{"precision", "fp32"}, {"size", half.text("size")}, {"context", half.text("context")}});
-    if (full) both.push_back({half, full});
+    const TableRows alike = rows.if_(is_same).like(half, {"size", "context"});
+    if (const TableRow full = alike.first({{"precision", "fp32"}})) both.push_back({half, full});
   }
   if (both.empty()) return {};
   Facts facts = {.rows = both.last().rows()};
@@ -138,7 +132,7 @@ Facts memory_mixed(const Evidence& evidence) {
                          measure::number_column("change", "%", 1)};
   for (const auto& [half, full] : both) {
     const double to = half.number("peak"), from = full.number("peak");
-    facts.table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from, to,
+    facts.table.add_row({full.text("size"), full.cell("context"), full.text("mode"), from, to,
                          100 * (to / from - 1)});
   }
   say_in_gibibytes(facts.table);
@@ -178,8 +172,7 @@ std::string largest_words(const TableRows& rows) {
 Facts memory_largest(const Evidence& evidence) {
   const TableRows rows = evidence.rows("largest").where({{"mode", "forward"}});
   if (rows.empty()) return {};
-  const TableRows pass =
-      rows.where({{"precision", rows.front().text("precision")}}).by(kPass).back();
+  const TableRows pass = rows.like(rows.front(), {"precision"}).by(kPass).back();
   const TableRows made =
       pass.if_([](const TableRow& row) { return row.text("range").starts_with("forward"); });
   const std::string range = made.most("bytes").text("range");
@@ -192,11 +185,8 @@ Facts memory_largest(const Evidence& evidence) {
 
 Facts memory_block(const Evidence& evidence) {
   const TableRows rows = evidence.rows("block");
-  const TableRow last = rows.where({{"precision", rows.front().text("precision")}}).back();
-  const TableRows of_last = evidence.rows("operators")
-                                .where({{"size", last.text("size")},
-                                        {"context", last.text("context")},
-                                        {"precision", last.text("precision")}});
+  const TableRow last = rows.like(rows.front(), {"precision"}).back();
+  const TableRows of_last = evidence.rows("operators").like(last, {"size", "context", "precision"});
   return {{{"as saved", against_formula(rows, "saved", "formula")},
            {"as gradients",
             against_formula(rows.with({"gradients", "expected"}), "gradients", "expected")}},

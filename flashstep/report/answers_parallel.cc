@@ -272,9 +272,8 @@ Facts sharding_memory(const RowPairs& both) {
 }
 
 Facts sharding_time(const RowPairs& both) {
-  const RowPair& fastest = *std::min_element(
-      both.begin(), both.end(),
-      [](const RowPair& a, const RowPair& b) { return a.a.number("step") < b.a.number("step"); });
+  const RowPair fastest =
+      std::ranges::min(both, {}, [](const RowPair& pair) { return pair.a.number("step"); });
   const std::string tally = Tally(both, "step").words("shorter", "as long within 2 %", "longer");
   return {{{"tally", both.size() > 1 ? tally : ""}}, fastest.rows()};
 }

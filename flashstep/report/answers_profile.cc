@@ -1,6 +1,7 @@
 // Answers about where the time of a step goes.
 #include <algorithm>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/combine.h"
@@ -24,13 +25,6 @@ std::string name_in_files(const TableRow& row) {
   return name;
 }
 
-// Of the same case in another table.
-TableRows same_case(const TableRows& rows, const TableRow& row) {
-  Cells cells;
-  for (const std::string& column : kProfiled) cells.emplace_back(column, row.text(column));
-  return rows.where(cells);
-}
-
 // Time in which no kernel runs, or on a CPU no operator.
 bool is_waiting(const TableRow& row) {
   return row.text("class") == "idle" || row.text("class") == "host";
@@ -43,17 +37,11 @@ const Columns kHoldProducts = {"matmul", "attention"};
 // A kernel as people call it: `sm80_xmma_gemm_f32f32_..._tilesize64x64x8_...` by its head and its
 // tiles; what has no name but CUTLASS's as what it does.
 std::string kernel_words(const TableRow& row) {
-  const std::string name = row.text("kernel"), tiles = "tilesize";
-  if (name.rfind("Kernel2", 0) == 0) return "a CUTLASS kernel (" + row.text("class") + ")";
-  const size_t at = name.find(tiles);
-  if (at != std::string::npos) {
-    const size_t begin = at + tiles.size();
-    size_t head = 0;
-    for (int words = 0; words < 3 && head != std::string::npos; ++words)
-      head = name.find('_', head + 1);
-    return str("`", name.substr(0, head), "` with tiles of ",
-               name.substr(begin, name.find('_', begin) - begin));
-  }
+  static const std::regex tiled("([^_]*_[^_]*_[^_]*)_.*?tilesize([^_]*).*");
+  const std::string name = row.text("kernel");
+  if (name.starts_with("Kernel2")) return "a CUTLASS kernel (" + row.text("class") + ")";
+  if (std::smatch found; std::regex_match(name, found, tiled))
+    return str("`", found.str(1), "` with tiles of ", found.str(2));
   constexpr size_t kLongest = 48;
   return "`" + (name.size() > kLongest ? name.substr(0, kLongest) + "..." : name) + "`";
 }
@@ -74,7 +62,7 @@ Facts profile_timer(const Evidence& evidence) {
           {{"", shown},
            {"least", rows.least("kernels / timer")},
            {"most", rows.most("kernels / timer")}},
-          rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
+          rows.like(shown, {"attention"}).if_([&](const TableRow& row) {
             return row.text("context") == shortest || row.text("context") == longest;
           })};
 }
@@ -181,7 +169,7 @@ Facts profile_softmax(const Evidence& evidence) {
   const auto both = pairs(rows, "part", "softmax", "matrix products", kProfiled);
   if (both.empty()) return {};
   const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
-  const TableRows profiled = same_case(rows, shown);
+  const TableRows profiled = rows.like(shown, kProfiled);
   return {{{"slower", span_of(ratios(both, "rate"), 0)}},
           {{"", profiled.first({{"part", "softmax"}})},
            {"products", profiled.first({{"part", "matrix products"}})},
@@ -247,7 +235,7 @@ Facts norm_in_model(const Evidence& evidence) {
     if (share > 0) percents.push_back(100 * share);
   }
   if (percents.empty()) return {};
-  const double most = *std::max_element(percents.begin(), percents.end()) / 100;
+  const double most = std::ranges::max(percents) / 100;
   return {{{"shares", span_of(percents, 1)}, {"most", fixed(1 / (1 - most), 2)}}};
 }
 

@@ -60,10 +60,8 @@ Facts step_times(const Evidence& evidence) {
   std::vector<double> times_forward;
   for (const TableRow& row : first)
     times_forward.push_back(row.number("backward") / row.number("forward"));
-  const TableRow shakiest =
-      *std::max_element(timed.begin(), timed.end(), [](const TableRow& a, const TableRow& b) {
-        return !(deviation_share(b) <= deviation_share(a));
-      });
+  const TableRow shakiest = std::ranges::max(
+      timed, [](double a, double b) { return !(b <= a); }, deviation_share);
   const std::string gain = gain_of_bf16(shown);
   const TableRows short_stream = shown.if_([](const TableRow& row) {
     return row.text("mode").find("bf16 stream") != std::string::npos;
@@ -169,7 +167,7 @@ Facts sums_facts(const Evidence& evidence) {
 Facts dtypes_facts(const Evidence& evidence) {
   const TableRows rows = evidence.rows("dtypes");
   if (rows.empty()) return {};
-  const bool gpu = rows.front().cell("CUDA, float16") != nullptr;
+  const bool gpu = column_named(*rows.front().table, "CUDA, float16").has_value();
   const std::string column = gpu ? "CUDA, float16" : "CPU, float16";
   Columns parts;
   for (const TableRows& same : rows.by({column}))
@@ -245,10 +243,8 @@ Facts sizes_facts(const Evidence& evidence) {
   const auto gain_words = [&](const TableRow& row) {
     return say("{gain} ({model})", row, {{"gain", fixed(gain(row), 2)}});
   };
-  const bool grows =
-      std::adjacent_find(rows.begin(), rows.end(), [&](const TableRow& a, const TableRow& b) {
-        return compare_measured(gain(a), gain(b)) >= 0;
-      }) == rows.end();
+  const auto does_not_grow = [](double a, double b) { return compare_measured(a, b) >= 0; };
+  const bool grows = std::ranges::adjacent_find(rows, does_not_grow, gain) == rows.end();
   TableRow shakiest;
   double most = 0;
   for (const TableRow& row : evidence.rows("passes")) {

@@ -20,8 +20,8 @@ std::string preset_in(const std::string& measurement) {
 }
 
 bool has_columns(const measure::Table& table, const Columns& columns) {
-  return std::all_of(columns.begin(), columns.end(),
-                     [&](const std::string& name) { return column_named(table, name); });
+  return std::ranges::all_of(
+      columns, [&](const std::string& name) { return column_named(table, name).has_value(); });
 }
 
 constexpr double kSame = 0.02;
@@ -31,43 +31,44 @@ constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and 
 }  // namespace
 
 std::optional<size_t> column_named(const measure::Table& table, const std::string& name) {
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (table.columns[i].name == name) return i;
-  }
-  return std::nullopt;
+  const auto at = std::ranges::find(table.columns, name, &measure::Column::name);
+  if (at == table.columns.end()) return std::nullopt;
+  return static_cast<size_t>(at - table.columns.begin());
 }
 
-const measure::Cell* TableRow::cell(const std::string& column) const {
+measure::Cell TableRow::cell(const std::string& column) const {
   const auto at = table == nullptr ? std::nullopt : column_named(*table, column);
-  return at ? &table->rows[index][*at] : nullptr;
+  return at ? table->rows[index][*at] : measure::Cell();
 }
 
-double TableRow::number(const std::string& column) const {
-  const measure::Cell* here = cell(column);
-  return here == nullptr ? NAN : here->number();
-}
+double TableRow::number(const std::string& column) const { return cell(column).number(); }
 
 std::string TableRow::text(const std::string& column) const {
-  const measure::Cell* here = cell(column);
-  if (here == nullptr || std::holds_alternative<std::monostate>(here->value())) return "";
-  const auto at = static_cast<size_t>(here - table->rows[index].data());
-  std::string text = measure::display(*here, table->columns[at].format);
+  const measure::Cell here = cell(column);
+  if (here == measure::Cell()) return "";
+  std::string text = measure::display(here, table->columns[*column_named(*table, column)].format);
   if (text.ends_with(" *")) text.resize(text.size() - 2);  // the mark of the table's footnote
   return text;
 }
 
 TableRows TableRows::where(const Cells& cells) const {
   return if_([&](const TableRow& row) {
-    return std::all_of(cells.begin(), cells.end(),
-                       [&](const auto& cell) { return row.text(cell.first) == cell.second; });
+    return std::ranges::all_of(
+        cells, [&](const auto& cell) { return row.text(cell.first) == cell.second; });
   });
 }
 
 TableRows TableRows::with(const Columns& columns) const {
   return if_([&](const TableRow& row) {
-    return std::none_of(columns.begin(), columns.end(),
-                        [&](const auto& column) { return std::isnan(row.number(column)); });
+    return std::ranges::none_of(columns,
+                                [&](const auto& column) { return std::isnan(row.number(column)); });
   });
+}
+
+TableRows TableRows::like(const TableRow& row, const Columns& columns) const {
+  Cells cells;
+  for (const std::string& column : columns) cells.emplace_back(column, row.text(column));
+  return where(cells);
 }
 
 TableRows TableRows::once(const Columns& columns) const {
@@ -110,24 +111,21 @@ double TableRows::sum(const std::string& column) const {
 
 TableRow TableRows::most(const std::string& column, double sign) const {
   const TableRows known = with({column});
-  const auto less = [&](const TableRow& a, const TableRow& b) {
-    return sign * a.number(column) < sign * b.number(column);
-  };
-  return known.empty() ? TableRow() : *std::max_element(known.begin(), known.end(), less);
+  const auto signed_number = [&](const TableRow& row) { return sign * row.number(column); };
+  return known.empty() ? TableRow() : std::ranges::max(known, {}, signed_number);
 }
 
 Evidence::Evidence(const std::vector<Result>& results, std::vector<std::string> years)
     : years_(std::move(years)) {
   for (const Result& result : results) results_.push_back(&result);
-  std::stable_sort(results_.begin(), results_.end(),
-                   [&](const Result* a, const Result* b) { return rank_of(*a) < rank_of(*b); });
+  std::ranges::stable_sort(results_, {}, [&](const Result* result) { return rank_of(*result); });
 }
 
 int Evidence::rank_of(const Result& result) const {
   if (preset_in(result.measurement) == "quick") return 9000;
   const std::string year = year_of(result.measurement);
   if (year.empty()) return 0;  // the same for every year
-  const auto wanted = std::find(years_.begin(), years_.end(), year);
+  const auto wanted = std::ranges::find(years_, year);
   if (wanted != years_.end()) return 1 + static_cast<int>(wanted - years_.begin());
   return 1000 + 2100 - std::stoi(year);
 }
@@ -210,13 +208,13 @@ std::string count_of(size_t count, const std::string& thing) {
 
 std::string span_of(const std::vector<double>& values, int digits) {
   if (values.empty()) return "";
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const std::string low = fixed(*least, digits), high = fixed(*most, digits);
+  const auto [least, most] = std::ranges::minmax(values);
+  const std::string low = fixed(least, digits), high = fixed(most, digits);
   return low == high ? low : low + " to " + high;
 }
 
 std::string span_of(std::vector<std::pair<double, std::string>> said) {
-  std::sort(said.begin(), said.end());
+  std::ranges::sort(said);
   if (said.size() < 2) return said.empty() ? "" : said.front().second;
   return said.front().second + " to " + said.back().second;
 }
@@ -248,8 +246,7 @@ void Tally::add(double a, double b) {
 
 std::string Tally::words(const char* less, const char* same, const char* more) const {
   std::array counts = {std::pair(less_, less), std::pair(same_, same), std::pair(more_, more)};
-  std::stable_sort(counts.begin(), counts.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(counts, std::greater(), &std::pair<size_t, const char*>::first);
   std::vector<std::string> parts;
   for (const auto& [count, word] : counts) {
     if (count == 0) continue;
@@ -263,9 +260,7 @@ std::string Tally::words(const char* less, const char* same, const char* more) c
 RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case) {
   RowPairs found;
   for (const TableRow& row : a) {
-    Cells here;
-    for (const std::string& column : same_case) here.emplace_back(column, row.text(column));
-    if (const TableRow other = b.first(here)) found.push_back({row, other});
+    if (const TableRow other = b.like(row, same_case).front()) found.push_back({row, other});
   }
   return found;
 }
@@ -347,10 +342,7 @@ measure::Table list(const TableRows& rows, const Columns& columns, size_t most) 
   }
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     std::vector<measure::Cell> cells;
-    for (const measure::Column& column : table.columns) {
-      const measure::Cell* cell = rows[i].cell(column.name);
-      cells.push_back(cell == nullptr ? measure::Cell() : *cell);
-    }
+    for (const measure::Column& column : table.columns) cells.push_back(rows[i].cell(column.name));
     table.add_row(std::move(cells));
   }
   say_in_gibibytes(table);

@@ -29,7 +29,7 @@ struct TableRow {
   size_t index = 0;
 
   explicit operator bool() const { return table != nullptr; }
-  const measure::Cell* cell(const std::string& column) const;  // null without such a column
+  measure::Cell cell(const std::string& column) const;  // empty without such a column
   // NaN where there is no number: an empty cell, "OOM", a column or a row that is not there.
   double number(const std::string& column) const;
   // As it is displayed, empty cells as "".
@@ -44,13 +44,14 @@ struct TableRows : std::vector<TableRow> {
   template <typename Wanted>
   TableRows if_(const Wanted& wanted) const {
     TableRows found;
-    std::copy_if(begin(), end(), std::back_inserter(found), wanted);
+    std::ranges::copy_if(*this, std::back_inserter(found), wanted);
     return found;
   }
   TableRows where(const Cells& cells) const;     // whose cells read so
   TableRows with(const Columns& columns) const;  // that have numbers in all of them
   TableRows once(const Columns& columns) const;  // the first of those that read the same there
   TableRow first(const Cells& cells) const { return where(cells).front(); }
+  TableRows like(const TableRow& row, const Columns& columns) const;  // that read there as it does
   // Those that read the same there, in the order of the first of each.
   std::vector<TableRows> by(const Columns& columns) const;
   // What stands in a column, each once, in the order of the rows; empty cells left out.
@@ -245,6 +246,6 @@ std::string against_formula(const TableRows& rows, const std::string& measured,
 // compared.
 void say_in_gibibytes(measure::Table& table);
 // These columns of these rows, at most `most` of them.
-measure::Table list(const TableRows& rows, const Columns& columns, size_t most = 12);
+measure::Table list(const TableRows& rows, const Columns& columns, size_t most);
 
 }  // namespace flashstep::tools

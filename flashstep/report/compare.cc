@@ -169,9 +169,9 @@ class Comparison {
 
   void add_way(std::vector<Cell> begin, const TableRow& a, size_t column, const TableRow& b) {
     const std::string& name = a.table->columns[column].name;
-    const Cell &left = a.table->rows[a.index][column], *right = b.cell(name);
-    if (right == nullptr || !left.is_text() || !right->is_text() || left == *right) return;
-    begin.insert(begin.end(), {name, "", left, *right, Cell(), Cell()});
+    const Cell left = a.table->rows[a.index][column], right = b.cell(name);
+    if (!left.is_text() || !right.is_text() || left == right) return;
+    begin.insert(begin.end(), {name, "", left, right, Cell(), Cell()});
     table_.add_row(std::move(begin));
   }
 
@@ -194,21 +194,17 @@ BenchReport compare_reports(const std::filesystem::path& a, const std::filesyste
   std::vector<std::string> notes;
   const std::vector<Result> left = results_of(a, notes), right = results_of(b, notes);
   Comparison comparison;
-  const auto one_like = [](const std::vector<Result>& results, const Result& one) {
-    return std::find_if(results.begin(), results.end(), [&](const Result& result) {
-      return result.measurement == one.measurement;
-    });
-  };
   std::vector<std::string> only_a, only_b;
   for (const Result& result : left) {
-    const auto other = one_like(right, result);
+    const auto other = std::ranges::find(right, result.measurement, &Result::measurement);
     if (other == right.end())
       only_a.push_back(result.measurement);
     else
       comparison.add(result, *other);
   }
   for (const Result& result : right) {
-    if (one_like(left, result) == left.end()) only_b.push_back(result.measurement);
+    if (std::ranges::count(left, result.measurement, &Result::measurement) == 0)
+      only_b.push_back(result.measurement);
   }
   BenchReport report;
   report.table = comparison.take();

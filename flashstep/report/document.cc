@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <ranges>
 #include <regex>
 #include <set>
 
@@ -46,17 +47,16 @@ class DocumentMaker {
 
  private:
   void ask(const Section& section) {
-    const auto is_here = [&](const Result& result) { return result.section == section.name; };
-    if (std::none_of(results_.begin(), results_.end(), is_here) &&
+    if (std::ranges::count(results_, section.name, &Result::section) == 0 &&
         !is_wanted(record_.only, section.name)) {
       return;
     }
     for (const Question& question : questions()) {
       if (question.section != section.name) continue;
       Answer answered = answer(question, results_, record_.left_out);
-      if (!answered.measured && !is_asked(question, record_.preset)) continue;
+      if (!answered.measured() && !is_asked(question, record_.preset)) continue;
       ++document_.asked;
-      document_.measured += answered.measured;
+      document_.measured += answered.measured();
       for (const AnswerPart& part : answered.parts) {
         if (!part.year.empty()) years_.insert(part.year);
       }
@@ -74,7 +74,7 @@ class DocumentMaker {
     for (const Result* result : part.used) {
       for (const PictureFile& picture : files_of(*result).pictures) {
         const auto is_in = [&](const std::string& word) { return contains(picture.file, word); };
-        if (!words.empty() && std::all_of(words.begin(), words.end(), is_in)) found = &picture;
+        if (!words.empty() && std::ranges::all_of(words, is_in)) found = &picture;
       }
     }
     return found;
@@ -99,7 +99,7 @@ class DocumentMaker {
   void add_answer(const Answer& answered) {
     const Question& question = *answered.question;
     page_.heading(3, question.title, place_of(question), question.name);
-    page_.prose(question.text, "question");
+    page_.prose(question.question, "question");
     for (const AnswerPart& part : answered.parts)
       page_.group("part", {part.year}, [&] { add_part(part, answered.parts.size() > 1); });
     if (!answered.missing.empty())
@@ -130,14 +130,12 @@ class DocumentMaker {
   }
 
   void add_section(const Section& section) {
-    std::vector<const Answer*> answered;
-    std::vector<const Result*> measured;
-    for (const Answer& one : answers_) {
-      if (one.question->section == section.name && !one.parts.empty()) answered.push_back(&one);
-    }
-    for (const Result& result : results_) {
-      if (result.section == section.name) measured.push_back(&result);
-    }
+    auto answered = answers_ | std::views::filter([&](const Answer& one) {
+                      return one.question->section == section.name && one.measured();
+                    });
+    auto measured = results_ | std::views::filter([&](const Result& result) {
+                      return result.section == section.name;
+                    });
     if (answered.empty() && measured.empty()) return;
     page_.group("section", {}, [&] {
       page_.heading(2, section.title, section.name);
@@ -147,11 +145,11 @@ class DocumentMaker {
         if (out.section == section.name) left_out.push_back(out.what + ": " + out.why);
       }
       if (!left_out.empty()) page_.prose("Left out: " + join(left_out, "; ") + ".", "missing");
-      for (const Answer* one : answered)
-        page_.group("answer", one->question->years, [&] { add_answer(*one); });
+      for (const Answer& one : answered)
+        page_.group("answer", one.question->years, [&] { add_answer(one); });
       if (measured.empty()) return;
       page_.fold("All measurements", "all-" + section.name, [&] {
-        for (const Result* result : measured) add_result(*result);
+        for (const Result& result : measured) add_result(result);
       });
     });
   }
@@ -163,14 +161,13 @@ class DocumentMaker {
       return result.section == question.section && result.failure.empty() &&
              result.measurement.starts_with(question.measurement);
     };
-    const bool in_vain =
-        record_.preset == "quick" && std::any_of(results_.begin(), results_.end(), tried);
+    const bool in_vain = record_.preset == "quick" && std::ranges::any_of(results_, tried);
     std::vector<std::string> presets(question.years.rbegin(), question.years.rend());
     if (!in_vain) presets.insert(presets.begin(), record_.preset);
     const auto measures = [&](const std::string& preset) {
       return preset_measures(preset, question.section, question.measurement);
     };
-    const auto found = std::find_if(presets.begin(), presets.end(), measures);
+    const auto found = std::ranges::find_if(presets, measures);
     return found == presets.end() ? "" : *found;
   }
 
@@ -185,7 +182,7 @@ class DocumentMaker {
       const std::string command =
           preset.empty() ? ""
                          : str("flashstep report --preset ", preset, " --only ", question.section);
-      if (!answered.measured)
+      if (!answered.measured())
         missing.add_row({question.title, question.name, answered.missing, command});
     }
     for (const LeftOut& left : record_.left_out) left_out.add_row({left.what, left.why});
@@ -204,9 +201,8 @@ class DocumentMaker {
   }
 
   void add_first_page(const std::vector<std::string>& complaints) {
-    const auto latest = std::max_element(
-        results_.begin(), results_.end(),
-        [](const auto& a, const auto& b) { return a.made.measured_at < b.made.measured_at; });
+    const auto latest = std::ranges::max_element(
+        results_, {}, [](const Result& result) { return result.made.measured_at; });
     const Provenance made = latest == results_.end() ? Provenance() : latest->made;
     std::set<std::string> machines;
     for (const Result& result : results_)
@@ -235,7 +231,7 @@ class DocumentMaker {
     std::multimap<int, const Answer*> findings;
     for (const Answer& answered : answers_) {
       const int place = answered.question->finding;
-      if (place > 0 && !answered.parts.empty()) findings.emplace(place, &answered);
+      if (place > 0 && answered.measured()) findings.emplace(place, &answered);
     }
     std::vector<std::string> lines;
     std::vector<const PictureFile*> pictures;

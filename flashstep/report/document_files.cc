@@ -147,15 +147,10 @@ void write_files(const std::vector<ResultFiles>& files, const fs::path& director
       writes.push_back([&] { write_table(table, directory / "tables"); });
   }
 
-  // Every processor takes the next, until one has an error, which is thrown.
+  // Every processor takes the next; the first error is thrown when all have come to an end.
   std::atomic<size_t> next = 0;
   const auto write = [&] {
-    try {
-      for (size_t i = next++; i < writes.size(); i = next++) writes[i]();
-    } catch (...) {
-      next = writes.size();
-      throw;
-    }
+    for (size_t i = next++; i < writes.size(); i = next++) writes[i]();
   };
   std::vector<std::future<void>> written;
   for (size_t i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)

@@ -77,7 +77,7 @@ TEST(Document, APresetsMarkdownIsShort) {
                                        std::pair("reports/report_h200_2026-11-26", "2026")}) {
     const auto results = read_results(for_tests::source_folder() / folder).results;
     const std::string markdown = document_of(results, {preset, {}, {}}).markdown;
-    EXPECT_LT(std::count(markdown.begin(), markdown.end(), '\n'), 1500) << preset;
+    EXPECT_LT(std::ranges::count(markdown, '\n'), 1500) << preset;
   }
 }
 

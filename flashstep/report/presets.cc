@@ -91,8 +91,7 @@ bool is_asked(const Json& entry, const std::string& preset, const std::string& s
 // Nothing twice: presets have measurements in common.
 template <typename T>
 void add_once(std::vector<T>& all, const T& one, std::string T::*name) {
-  const auto is_known = [&](const T& other) { return other.*name == one.*name; };
-  if (std::none_of(all.begin(), all.end(), is_known)) all.push_back(one);
+  if (std::ranges::count(all, one.*name, name) == 0) all.push_back(one);
 }
 
 // Why peers in Python cannot run; empty if they can.
@@ -150,8 +149,7 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
 
 bool preset_measures(const std::string& preset, const std::string& section,
                      const std::string& name) {
-  const auto& all = preset_entries();
-  return std::any_of(all.begin(), all.end(), [&](const Json& entry) {
+  return std::ranges::any_of(preset_entries(), [&](const Json& entry) {
     return is_asked(entry, preset, section) && entry.contains("name") &&
            entry.at("name").get_ref<const std::string&>().starts_with(name);
   });

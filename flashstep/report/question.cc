@@ -9,6 +9,10 @@
 #include "flashstep/report/texts.h"
 
 namespace flashstep::tools {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Question, name, years, section, title, question,
+                                                answer, needs, measurement, finding)
+
 namespace {
 
 // What is missing where nothing answers it, in a few words: what the first measurement for it
@@ -44,9 +48,7 @@ void add_parts(const std::vector<Result>& results, Answer& answer) {
     const Evidence evidence(results, preferred);
     const Finding finding = finding_of(answer.question->answer, function(evidence));
     AnswerPart part{"", finding, evidence.used()};
-    const bool known =
-        std::any_of(answer.parts.begin(), answer.parts.end(),
-                    [&](const AnswerPart& other) { return other.used == part.used; });
+    const bool known = std::ranges::count(answer.parts, part.used, &AnswerPart::used) > 0;
     if (!part.finding || known) continue;
     for (const Result* result : part.used) {
       if (part.year.empty()) part.year = year_of(result->measurement);
@@ -55,30 +57,21 @@ void add_parts(const std::vector<Result>& results, Answer& answer) {
   }
 }
 
-Question question_from(const nlohmann::json& json) {
-  Question question{.name = json.at("name"),
-                    .years = json.value("years", Columns()),
-                    .section = json.at("section"),
-                    .title = json.at("title"),
-                    .text = json.at("question"),
-                    .answer = json.value("answer", ""),
-                    .needs = json.value("needs", ""),
-                    .measurement = json.value("measurement", ""),
-                    .finding = json.value("finding", 0)};
+void check(const Question& question) {
+  require(!question.name.empty() && !question.section.empty() && !question.title.empty() &&
+              !question.question.empty(),
+          "it has no name, section, title or question");
   require(!question.needs.empty() || !question.answer.empty(), "it has neither answer nor needs");
   require(question.answer.empty() || answers().count(question.answer) > 0, "there is no answer \"",
           question.answer, "\"");
-  return question;
 }
 
 }  // namespace
 
 std::vector<Question> read_handout(std::string_view json, const std::string& source) {
   try {
-    std::vector<Question> questions;
-    const auto handout = nlohmann::json::parse(json);
-    for (const auto& question : handout.at("questions"))
-      questions.push_back(question_from(question));
+    std::vector<Question> questions = nlohmann::json::parse(json).at("questions");
+    for (const Question& question : questions) check(question);
     return questions;
   } catch (const std::exception& error) {
     throw UserError(
@@ -102,13 +95,12 @@ Answer answer(const Question& question, const std::vector<Result>& results,
   Answer answer;
   answer.question = &question;
   if (!question.answer.empty()) add_parts(results, answer);
-  answer.measured = !answer.parts.empty();
-  if (!answer.measured) {
+  if (!answer.measured()) {
     answer.missing = what_is_missing(question, results, left_out);
     return answer;
   }
   const auto& used = answer.parts.back().used;
-  answer.quick = !used.empty() && std::all_of(used.begin(), used.end(), [](const Result* result) {
+  answer.quick = !used.empty() && std::ranges::all_of(used, [](const Result* result) {
     return result->measurement.ends_with("_quick");
   });
   return answer;

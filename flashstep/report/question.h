@@ -18,7 +18,7 @@ struct Question {
   std::string name;                // the handout's, and the part: "nsys_profile (b)"
   std::vector<std::string> years;  // of the handouts that ask it; none: beyond them
   std::string section;             // that it stands in
-  std::string title, text;
+  std::string title, question;
   std::string answer;  // the name of a function (combine.h); empty: it asks of what is not built
   std::string needs;   // to be answered: "a second machine"; empty: nothing in particular
   std::string measurement;  // where one of the section answers it: how its name begins
@@ -37,10 +37,11 @@ struct AnswerPart {
 
 struct Answer {
   const Question* question = nullptr;
-  bool measured = false;          // all that it asks
   std::vector<AnswerPart> parts;  // one for each year that has results of its own, the latest first
   std::string missing;            // "needs 2 GPUs", "was not run"; empty: nothing
   bool quick = false;             // from the preset quick alone
+
+  bool measured() const { return !parts.empty(); }
 };
 
 // `left_out` and results that failed say why there is no answer.

@@ -1,6 +1,8 @@
 #include "flashstep/report/report.h"
 
+#include <algorithm>
 #include <future>
+#include <iterator>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
@@ -103,7 +105,7 @@ std::string answer_of(const Result& result) {
     if (question.section != result.section || !result.failure.empty()) continue;
     if (!line.empty() && question.finding == 0) continue;
     const Answer answered = answer(question, {result}, {});
-    if (answered.parts.empty()) continue;
+    if (!answered.measured()) continue;
     line = question.title + ": " + answered.parts.front().finding.sentences.front();
     if (question.finding > 0) break;
   }
@@ -119,9 +121,8 @@ ReportOutcome make_report(const ReportOptions& options) {
   for (const Section& section : sections()) {
     if (!is_wanted(options.only, section.name)) continue;
     Plan part = plan_of(section, options.preset, machine);
-    for (Measurement& measurement : part.measurements)
-      plan.measurements.push_back(std::move(measurement));
-    for (LeftOut& left_out : part.left_out) plan.left_out.push_back(std::move(left_out));
+    std::ranges::move(part.measurements, std::back_inserter(plan.measurements));
+    std::ranges::move(part.left_out, std::back_inserter(plan.left_out));
   }
   const FileLock locked = lock(options.directory);
   const RunRecord record = record_of(options, plan);

@@ -34,8 +34,7 @@ class Balance(HTMLParser):
 class ReportTest(FolderTest):
     def test_account_and_back(self):
         self.path /= "new"
-        result = run("--only", "account", "--no-pdf", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = run.well("--only", "account", "--no-pdf", "--out", self.path)
         self.assertIn("1 measured, 0 taken from earlier", result.stdout)
         self.assertIn("takes 3,517.6 GB", result.stderr, "told at once")
         html = (self.path / "report.html").read_text()
@@ -63,16 +62,13 @@ class ReportTest(FolderTest):
         self.assertIn("0 measured, 1 taken from earlier", again.stdout)
         (self.path / "report.html").unlink()
         begin = time.monotonic()
-        redrawn = run("--redraw", "--no-pdf", "--out", self.path)
-        self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
+        run.well("--redraw", "--no-pdf", "--out", self.path)
         self.assertLess(time.monotonic() - begin, 60)
         self.assertEqual((self.path / "report.html").read_text(), html)
-        whole = run("--redraw", "--all-sections", "--no-pdf", "--out", self.path)
-        self.assertEqual(whole.returncode, 0, whole.stderr)
+        run.well("--redraw", "--all-sections", "--no-pdf", "--out", self.path)
         self.assertIn("flashstep report --preset", (self.path / "report.html").read_text())
 
-        compared = run("compare", self.path, self.path)
-        self.assertEqual(compared.returncode, 0, compared.stderr)
+        compared = run.well("compare", self.path, self.path)
         self.assertIn("0 of 0 numbers with a spread", compared.stdout)
 
     @unittest.skipUnless(browser.chromium(), "no chromium in PATH")
@@ -90,8 +86,7 @@ class ReportTest(FolderTest):
                       "trouble": "", "tables": [{"name": "step", "table": table}], "pictures": [], "files": []}
             (self.path / "results" / f"step_{year}-0.json").write_text(json.dumps(stored))
         (self.path / "report.json").write_text(json.dumps({"preset": "all", "only": ["step"], "left_out": []}))
-        redrawn = run("--redraw", "--no-pdf", "--out", self.path)
-        self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
+        run.well("--redraw", "--no-pdf", "--out", self.path)
         page = self.path / "clicked.html"
         page.write_text((self.path / "report.html").read_text().replace("</body>", "<script>" + browser.TELL + """
           const seen = {};
@@ -107,7 +102,7 @@ class ReportTest(FolderTest):
                          {"": both, "2024": ["context 128"], "2026": ["context 512"]})
 
     def test_damaged_results_are_named_and_kept(self):
-        self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0)
+        run.well("--only", "account", "--no-pdf", "--out", self.path)
         (self.path / "results" / "other-0123.json").write_text("{\"format\": 1,")
         (self.path / "results" / "newer-0123.json").write_text("{\"format\": 99}")
         redrawn = run("--redraw", "--no-pdf", "--out", self.path)
@@ -118,8 +113,7 @@ class ReportTest(FolderTest):
         self.assertIn("it has format 99, this program reads 1", redrawn.stdout)
         self.assertTrue((self.path / "results" / "other-0123.json").exists())
         self.assertIn("communication_accounting", (self.path / "report.html").read_text())
-        self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0,
-                         "what a run needs of them it measures")
+        run.well("--only", "account", "--no-pdf", "--out", self.path)  # what a run needs of them it measures
 
     def test_interruption_keeps_what_is_done(self):
         process = subprocess.Popen(run.line("--only", "account,attention", "--no-pdf", "--out", self.path),

@@ -51,14 +51,18 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   return result;
 }
 
-std::vector<fs::path> other_than_files(const fs::path& folder) {
+// What is a file, or what is none, in a folder and in those in it; relative to it, sorted.
+std::vector<fs::path> entries_of(const fs::path& folder, bool files) {
   std::vector<fs::path> found;
   std::error_code error;
   for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
     std::error_code ignored;  // a link that leads nowhere is no file
-    if (!entry.is_regular_file(ignored)) found.push_back(entry.path());
+    if (entry.is_regular_file(ignored) == files)
+      found.push_back(entry.path().lexically_relative(folder));
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found, {}, [](const fs::path& path) {
+    return std::pair(path.has_parent_path(), path.string());
+  });
   return found;
 }
 
@@ -119,15 +123,7 @@ Result result_from_json(const std::string& json, const std::string& source) {
 }
 
 std::vector<fs::path> files_of(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    if (entry.is_regular_file()) files.push_back(fs::relative(entry.path(), folder));
-  }
-  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
-    return std::pair(a.has_parent_path(), a.string()) < std::pair(b.has_parent_path(), b.string());
-  });
-  return files;
+  return entries_of(folder, /*files=*/true);
 }
 
 fs::path result_file(const fs::path& directory, const std::string& measurement,
@@ -136,15 +132,17 @@ fs::path result_file(const fs::path& directory, const std::string& measurement,
 }
 
 StoredResults read_results(const fs::path& directory) {
+  const fs::path folder = directory / "results";
   std::vector<std::future<Result>> read;  // megabytes of JSON, by all processors
-  for (const fs::path& file : files_of(directory / "results")) {
-    const fs::path path = directory / "results" / file;
-    if (path.extension() != ".json") continue;
-    read.push_back(std::async(std::launch::async,
-                              [path] { return result_from_json(read_file(path), path.string()); }));
+  for (const fs::path& file : files_of(folder)) {
+    if (file.extension() != ".json") continue;
+    read.push_back(std::async(std::launch::async, [path = folder / file] {
+      return result_from_json(read_file(path), path.string());
+    }));
   }
   StoredResults stored;
-  for (const fs::path& path : other_than_files(directory / "results")) {
+  for (const fs::path& entry : entries_of(folder, /*files=*/false)) {
+    const fs::path path = folder / entry;
     if (path.extension() != ".json") continue;
     stored.complaints.push_back(str("[report] expected a result in ", path.string(), ", got ",
                                     fs::is_directory(path) ? "a directory" : "no regular file",
@@ -166,9 +164,7 @@ std::vector<Result> current(std::vector<Result> results, const std::vector<std::
   };
   std::vector<Result> chosen;
   for (Result& result : results) {
-    const auto known = std::find_if(chosen.begin(), chosen.end(), [&](const Result& other) {
-      return other.measurement == result.measurement;
-    });
+    const auto known = std::ranges::find(chosen, result.measurement, &Result::measurement);
     if (known == chosen.end())
       chosen.push_back(std::move(result));
     else if (rank(result) > rank(*known))

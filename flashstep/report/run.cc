@@ -124,7 +124,7 @@ class Session {
     const std::string command = command_line(in_place(measurement.arguments, options_.directory));
     // What a commit changes elsewhere is not measured.
     const std::string sources = describe({.commit = "", .sources = options_.version.sources});
-    return std::any_of(others_.begin(), others_.end(), [&](const Result& result) {
+    return std::ranges::any_of(others_, [&](const Result& result) {
       return result.measurement == measurement.name && result.failure.empty() &&
              result.made.command == command && result.made.version.ends_with(sources);
     });

@@ -136,10 +136,7 @@ TEST(Questions, EveryProblemOfTheHandoutsIsThere) {
   EXPECT_EQ(problems["2025"].size(), 22u);
   EXPECT_EQ(problems["2026"].size(), 27u);
   for (const auto& [name, function] : answers()) {
-    const bool asked =
-        std::any_of(questions().begin(), questions().end(),
-                    [&, key = name](const Question& question) { return question.answer == key; });
-    EXPECT_TRUE(asked) << name;
+    EXPECT_GT(std::ranges::count(questions(), name, &Question::answer), 0) << name;
   }
 }
 
@@ -161,11 +158,11 @@ TEST(Questions, ADamagedHandoutIsNamed) {
 TEST(Questions, WithoutResultsEveryAnswerSaysWhatIsMissing) {
   for (const Question& question : questions()) {
     const Answer empty = answer(question, {}, {});
-    EXPECT_FALSE(empty.measured) << question.name;
+    EXPECT_FALSE(empty.measured()) << question.name;
     const std::string text = for_tests::text_of(empty);
     EXPECT_TRUE(text.starts_with("Not measured: needs ") || text == "Not measured: was not run. ")
         << text;
-    EXPECT_LE(std::count(text.begin(), text.end(), ' '), 10) << text;
+    EXPECT_LE(std::ranges::count(text, ' '), 10) << text;
   }
 }
 

@@ -195,7 +195,7 @@ class Reader {
       }
       ++arguments;
     });
-    if (!std::all_of(operands_.begin(), operands_.end(), is_tensor)) return;
+    if (!std::ranges::all_of(operands_, is_tensor)) return;
     const OperatorWork work = operator_work(result_.names[event.name], operands_);
     event.flops = work.flops;
     event.bytes = work.bytes;
@@ -212,7 +212,7 @@ class Reader {
     }
     std::vector<std::pair<int64_t, uint32_t>> threads;
     for (const auto& [lane, begin] : first_ns) threads.emplace_back(begin, lane);
-    std::sort(threads.begin(), threads.end());
+    std::ranges::sort(threads);
     std::map<uint32_t, uint32_t> lane_of;
     for (const TraceEvent& event : result_.events) {
       if (event.forward_thread != kNoThread) lane_of.try_emplace(event.forward_thread, 0);

@@ -13,8 +13,8 @@ namespace flashstep::tools {
 namespace {
 
 const TraceEvent& find(const TraceEvents& trace, const std::string& name) {
-  const auto at = std::find_if(trace.events.begin(), trace.events.end(),
-                               [&](const TraceEvent& e) { return trace.names[e.name] == name; });
+  const auto at = std::ranges::find(trace.events, name,
+                                    [&](const TraceEvent& e) { return trace.names[e.name]; });
   if (at == trace.events.end()) throw std::runtime_error("no event " + name);
   return *at;
 }

@@ -22,14 +22,13 @@ double bytes_of(const Operand& operand) {
 }
 
 double all_bytes(std::span<const Operand> operands) {
-  return std::accumulate(operands.begin(), operands.end(), 0.0,
-                         [](double sum, const Operand& o) { return sum + bytes_of(o); });
+  return std::transform_reduce(operands.begin(), operands.end(), 0.0, std::plus(), bytes_of);
 }
 
 std::vector<Operand> tensors_among(std::span<const Operand> operands) {
   std::vector<Operand> tensors;
-  std::copy_if(operands.begin(), operands.end(), std::back_inserter(tensors),
-               [](const Operand& o) { return o.element_bytes > 0; });
+  std::ranges::copy_if(operands, std::back_inserter(tensors),
+                       [](const Operand& o) { return o.element_bytes > 0; });
   return tensors;
 }
 

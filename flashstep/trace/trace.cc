@@ -120,10 +120,8 @@ void sort_gpu_events(const TraceEvents& recorded, Trace& trace) {
         work_class == WorkClass::kCommunication ? trace.communication : by_stream[event.lane];
     spans.push_back(span_of(event));
   }
-  const auto busiest =
-      std::max_element(by_stream.begin(), by_stream.end(), [](const auto& a, const auto& b) {
-        return measure::covered_seconds(a.second) < measure::covered_seconds(b.second);
-      });
+  const auto busiest = std::ranges::max_element(
+      by_stream, {}, [](const auto& stream) { return measure::covered_seconds(stream.second); });
   for (auto stream = by_stream.begin(); stream != by_stream.end(); ++stream) {
     auto& lane = stream == busiest ? trace.compute : trace.copies;
     const auto spans = measure::merged(stream->second, stream == busiest ? kLaunchGap : 0);
@@ -157,8 +155,7 @@ void count_from_first(Trace& trace) {
   }
   trace.compute = measure::merged(std::move(trace.compute));
   trace.copies = measure::merged(std::move(trace.copies));
-  std::sort(trace.communication.begin(), trace.communication.end(),
-            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::ranges::sort(trace.communication, {}, &Span::begin);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <optional>
+#include <ranges>
 #include <unordered_map>
 #include <utility>
 
@@ -21,12 +22,9 @@ using KnownWords = std::vector<std::pair<std::string_view, WorkClass>>;
 
 KnownWords words_of(std::span<const ClassWords> table) {
   KnownWords known;
-  for (auto [work_class, words] : table) {
-    while (!words.empty()) {
-      const size_t length = std::min(words.find(' '), words.size());
-      known.emplace_back(words.substr(0, length), work_class);
-      words.remove_prefix(std::min(length + 1, words.size()));
-    }
+  for (const auto& [work_class, words] : table) {
+    for (const auto word : std::views::split(words, ' '))
+      known.emplace_back(std::string_view(word.begin(), word.end()), work_class);
   }
   return known;
 }
@@ -159,8 +157,8 @@ std::string functor_of(std::string_view arguments) {
     size_t length = 0;
     while (length < rest.size() && is_word(rest[length])) ++length;
     const std::string_view word = rest.substr(0, length);
-    const bool wraps = std::any_of(std::begin(kWrappers), std::end(kWrappers),
-                                   [&](std::string_view part) { return contains(word, part); });
+    const bool wraps =
+        std::ranges::any_of(kWrappers, [&](std::string_view part) { return contains(word, part); });
     if (!word.empty() && !wraps) return std::string(word);
   }
   return "";

@@ -1,5 +1,4 @@
-// What accounts have in common: how they write numbers, the table that most of them fill, and the
-// model and pass that they are of.
+// What accounts have in common: how they write numbers, and the table that most of them fill.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,6 @@
 #include "flashstep/bench/schema.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/model/cost.h"
 #include "flashstep/profile/account.h"
 
 namespace flashstep::tools {
@@ -48,17 +46,5 @@ void derive(measure::Table& table, const Parts&... parts) {
 // UserError where it is none of them.
 void check_one_of(const char* what, const std::string& got,
                   const std::vector<std::string>& allowed);
-
-struct AccountCase {
-  ModelConfig model;
-  PassShape shape;
-  bool backward = false, update = false;
-};
-AccountCase account_case(const StepAccount& inputs);
-
-std::string case_name(const StepAccount& inputs, const AccountCase& c);  // "xl, batch 4, ..."
-
-// What the letters of a derivation stand for.
-std::string letters_of(const AccountCase& c);
 
 }  // namespace flashstep::tools
