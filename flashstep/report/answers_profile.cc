@@ -167,8 +167,9 @@ Facts profile_shares(const Evidence& evidence) {
 Facts profile_softmax(const Evidence& evidence) {
   const TableRows rows = evidence.rows("parts").where({{"pass", "forward"}});
   const auto both = pairs(rows, "part", "softmax", "matrix products", kProfiled);
-  if (both.empty()) return {};
-  const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
+  const TableRows known = rows.with({"work"});
+  if (both.empty() || known.empty()) return {};
+  const TableRow shown = known.by(kProfiled).back().front();
   const TableRows profiled = rows.like(shown, kProfiled);
   return {{{"slower", span_of(ratios(both, "rate"), 0)}},
           {{"", profiled.first({{"part", "softmax"}})},

@@ -2,7 +2,9 @@
 // turn its conclusion round.
 #include <cmath>
 #include <functional>
+#include <map>
 #include <regex>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -82,6 +84,45 @@ Change each(const std::string& section, const std::string& column,
   return cells(section, column, [=](const Cell& cell) {
     return cell == Cell() || cell.is_text() ? cell : Cell(function(cell.number()));
   });
+}
+
+// A column that nobody could fill, or that another version does not have, costs answers, not the
+// report.
+TEST_F(Answered, AnyColumnMayBeEmptyOrMissing) {
+  std::map<std::string, std::set<std::string>> columns;  // by section
+  for (const Result& result : stored_results()) {
+    for (const NamedTable& named : result.tables) {
+      for (const measure::Column& column : named.table.columns)
+        columns[result.section].insert(column.name);
+    }
+  }
+  for (const auto& [section, names] : columns) {
+    std::vector<Result> of_section;
+    for (const Result& result : stored_results()) {
+      if (result.section == section) of_section.push_back(result);
+    }
+    for (const std::string& name : names) {
+      const auto cleared = [](measure::Table& table, const std::vector<size_t>& at) {
+        for (auto& row : table.rows) row[at[0]] = Cell();
+      };
+      const auto renamed = [](measure::Table& table, const std::vector<size_t>& at) {
+        table.columns[at[0]].name = "another";
+      };
+      const auto one_row = [](measure::Table& table, const std::vector<size_t>&) {
+        if (table.rows.size() > 1) table.rows.resize(1);
+      };
+      for (const Change& change :
+           {in_tables(section, {name}, cleared), in_tables(section, {name}, renamed),
+            in_tables(section, {name}, one_row)}) {
+        std::vector<Result> results = of_section;
+        for (Result& result : results) change(result);
+        for (const Question& question : questions()) {
+          if (question.section != section) continue;
+          EXPECT_NO_THROW(answer(question, results, {})) << name;
+        }
+      }
+    }
+  }
 }
 
 double inverse(double value) { return 1 / value; }

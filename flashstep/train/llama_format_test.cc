@@ -6,9 +6,10 @@
 #include <map>
 #include <unistd.h>
 
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
@@ -104,7 +105,7 @@ class Llama {
 
 TEST(LlamaFormat, ComputesTheSameLogits) {
   Transformer model(tiny(), 7);
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   for (auto& item : model->named_parameters()) {  // norms are ones as they are made
     if (item.key().find("ln") != std::string::npos) item.value().uniform_(0.5, 2);
   }
