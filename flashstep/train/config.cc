@@ -78,7 +78,8 @@ void TextConfig::visit(FieldVisitor& v) {
   v.field("validation_fraction", validation_fraction, {1e-6, 0.9},
           "share of the text that is cut off for validation, at the end of a document; before a "
           "line where none ends near");
-  v.field("document_end", document_end, {}, "what ends a document");
+  v.field("document_end", document_end, {},
+          "what ends a document; it is added behind each file that does not end with it");
   v.field("directory", directory, {}, "where text, tokenizer and tokens are put");
   v.field("stories_megabytes", stories_megabytes, {1, 1'000'000},
           "size of the built-in corpus, MB");
