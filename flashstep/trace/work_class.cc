@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <optional>
-#include <ranges>
 #include <unordered_map>
 #include <utility>
 
@@ -22,9 +21,12 @@ using KnownWords = std::vector<std::pair<std::string_view, WorkClass>>;
 
 KnownWords words_of(std::span<const ClassWords> table) {
   KnownWords known;
-  for (const auto& [work_class, words] : table) {
-    for (const auto word : std::views::split(words, ' '))
-      known.emplace_back(std::string_view(word.begin(), word.end()), work_class);
+  for (auto [work_class, words] : table) {
+    while (!words.empty()) {
+      const size_t length = std::min(words.find(' '), words.size());
+      known.emplace_back(words.substr(0, length), work_class);
+      words.remove_prefix(std::min(length + 1, words.size()));
+    }
   }
   return known;
 }
