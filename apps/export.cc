@@ -109,7 +109,9 @@ void add_export(CLI::App& app) {
     std::string from, out, dtype, format;
   };
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("run", arguments->from, "Run directory, or one of its checkpoints")
+  command
+      ->add_option("run", arguments->from,
+                   "Run directory, or one of its checkpoints; of llama the run")
       ->required()
       ->option_text("RUN");
   command

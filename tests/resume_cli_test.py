@@ -50,6 +50,10 @@ class ResumeTest(TrainCommandTest):
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
         self.assertNotIn("warmup_steps", resumed.stderr)
         self.assertEqual(json.loads(Path("short/config.json").read_text())["schedule"]["warmup_steps"], 1)
+        # Never longer than what there is now: the run can be read again.
+        shorter = flashstep(*train, "train.steps=41", "--resume", "--set", "schedule.cosine_steps=5")
+        self.assertEqual(shorter.returncode, 0, shorter.stderr)
+        self.assertEqual(flashstep("generate", "short", "--prompt", "Once").returncode, 0)
         given = flashstep(*train, "train.steps=42", "--resume", "--set", "schedule.warmup_steps=2")
         self.assertIn("schedule.warmup_steps was 1, is now 2", given.stderr)
 

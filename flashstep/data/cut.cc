@@ -45,6 +45,10 @@ class Places {
     const auto before = files.first(file);
     document_before_ = std::any_of(before.begin(), before.end(), has_document);
     document_behind_ = file + 1 < files.size();
+    first_ = begin_of_document();
+    last_ = text_.size();
+    while (last_ > 0 && text_.substr(0, last_).ends_with(document_end))
+      last_ = text_.substr(0, last_ - document_end.size()).find_last_not_of(kWhite) + 1;
     // The newlines behind an end belong to it, and the end may be right at the target.
     from_ = target_;
     while (from_ > 0 && is_newline(text_[from_ - 1])) --from_;
@@ -87,10 +91,20 @@ class Places {
 
   // Nothing where there is no document on one side.
   std::optional<Cut> at(size_t offset) const {
-    if (!document_before_ && !holds_document(text_.substr(0, offset), document_end_)) return {};
-    if (holds_document(text_.substr(offset), document_end_)) return Cut{file_, offset};
+    if (!document_before_ && offset <= first_) return {};
+    if (offset < last_) return Cut{file_, offset};
     if (document_behind_) return Cut{file_ + 1, 0};
     return {};
+  }
+
+  // Behind all white space and ends before it; the text's end where there is none.
+  size_t begin_of_document() const {
+    size_t at = 0;
+    while (true) {
+      at = std::min(text_.find_first_not_of(kWhite, at), text_.size());
+      if (!text_.substr(at).starts_with(document_end_)) return at;
+      at += document_end_.size();
+    }
   }
 
   size_t behind_end(size_t found) const {
@@ -103,6 +117,7 @@ class Places {
   size_t file_;
   MappedFile mapped_;
   std::string_view text_;  // without the white space at its end, which is no document
+  size_t first_, last_;    // where its first document begins, and behind its last one
   size_t target_, from_;   // ends that begin at from_ or behind do not end before target_
   bool document_before_, document_behind_;  // in files before this one, and behind it
 };
@@ -154,7 +169,7 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
 }
 
 std::string hint_of_line_breaks(const Paths& files, std::string_view document_end) {
-  if (!contains(document_end, "\\n")) return "";
+  if (!contains(document_end, "\\n") || contains(document_end, "'")) return "";
   for (const fs::path& file : files) {
     if (contains(MappedFile(file).bytes(), document_end)) return "";
   }

@@ -299,7 +299,7 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
     has_other_paths = check_saved_config(config, *directory, environment.world_size);
     read_tokens = tokens_read_by(directory->checkpoints());
   }
-  if (group != nullptr && options.resume) {  // rank 0 alone has the run's config
+  if (group != nullptr) {  // rank 0 alone has the run's config
     int64_t& warmup = config.schedule.warmup_steps;
     warmup = std::stoll(group->broadcast(str(warmup)));
   }

@@ -60,6 +60,30 @@ std::string tokenizer_beside(const std::string& weights) {
   return "RUN/tokenizer of their run";
 }
 
+// What shapes do not show: weights mean the ids of one tokenizer, and heads of one width.
+void check_origin(const std::string& state_json, const Config& config, const Tokenizer& tokenizer,
+                  const WarnFunction& warn) {
+  const std::string& from = config.train.init_from;
+  const std::string trained_with = tokenizer_of(state_json), saved_json = config_of(state_json);
+  require(trained_with.empty() || trained_with == tokenizer.fingerprint(),
+          "[train] expected the tokenizer that the weights of train.init_from, ", from,
+          ", were trained with, got another one: set tokenizer.path to it, ",
+          tokenizer_beside(from));
+  if (saved_json.empty()) return;
+  Config saved;
+  read_json(saved, saved_json, "the checkpoint's config");
+  require(saved.model.num_heads == config.model.num_heads,
+          "[train] expected model.num_heads = ", saved.model.num_heads,
+          ", as the weights of train.init_from, ", from, ", have it, got ", config.model.num_heads);
+  const auto note = [&](const char* field, double before, double now) {
+    if (before != now && warn)
+      warn(str("[train] NOTE: ", field, " was ", before, " where the weights of ", from,
+               " were trained, is now ", now));
+  };
+  note("model.rope_theta", saved.model.rope_theta, config.model.rope_theta);
+  note("model.norm_epsilon", saved.model.norm_epsilon, config.model.norm_epsilon);
+}
+
 bool is_same_place(const std::string& a, const std::string& b) {
   std::error_code error;
   return a == b || std::filesystem::equivalent(a, b, error);
@@ -91,7 +115,11 @@ bool check_saved_config(Config& config, const RunDirectory& run, int world_size)
           began_with.empty() ? "" : str(", or the run's own, ", began_with), ", got ", given,
           ": a run that goes on takes its weights from its checkpoint");
   config.train.init_from = began_with;
-  if (!config.schedule.is_warmup_given) config.schedule.warmup_steps = saved.schedule.warmup_steps;
+  if (ScheduleConfig& schedule = config.schedule; !schedule.is_warmup_given) {
+    const int64_t cosine = schedule.cosine_steps, steps = config.train.steps;
+    schedule.warmup_steps =
+        std::min({saved.schedule.warmup_steps, steps, cosine > 0 ? cosine : steps});
+  }
   Config now = config;
   if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
   now.model = resolved(now.model);
@@ -145,30 +173,6 @@ PreparedData make_data(Config& config, const TrainOptions& options, const Enviro
     data.validation_tokens.check_ids_below(config.model.vocab_size);
   }
   return data;
-}
-
-// What shapes do not show: weights mean the ids of one tokenizer, and heads of one width.
-void check_origin(const std::string& state_json, const Config& config, const Tokenizer& tokenizer,
-                  const WarnFunction& warn) {
-  const std::string& from = config.train.init_from;
-  const std::string trained_with = tokenizer_of(state_json), saved_json = config_of(state_json);
-  require(trained_with.empty() || trained_with == tokenizer.fingerprint(),
-          "[train] expected the tokenizer that the weights of train.init_from, ", from,
-          ", were trained with, got another one: set tokenizer.path to it, ",
-          tokenizer_beside(from));
-  if (saved_json.empty()) return;
-  Config saved;
-  read_json(saved, saved_json, "the checkpoint's config");
-  require(saved.model.num_heads == config.model.num_heads,
-          "[train] expected model.num_heads = ", saved.model.num_heads,
-          ", as the weights of train.init_from, ", from, ", have it, got ", config.model.num_heads);
-  const auto note = [&](const char* field, double before, double now) {
-    if (before != now && warn)
-      warn(str("[train] NOTE: ", field, " was ", before, " where the weights of ", from,
-               " were trained, is now ", now));
-  };
-  note("model.rope_theta", saved.model.rope_theta, config.model.rope_theta);
-  note("model.norm_epsilon", saved.model.norm_epsilon, config.model.norm_epsilon);
 }
 
 StoredTensors initial_weights(const Config& config, const Tokenizer& tokenizer, const Group* group,

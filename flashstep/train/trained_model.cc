@@ -80,6 +80,7 @@ StoredRun open_run(const std::filesystem::path& run) {
 }
 
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
+  if (!device_name.empty()) device_by_name(device_name);  // before files are read
   StoredRun stored = open_run(run);
   const torch::Device device =
       device_by_name(device_name.empty() ? stored.config.train.device : device_name);
