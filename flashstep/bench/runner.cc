@@ -54,8 +54,10 @@ void fill_report(const Benchmark& benchmark, const Records& records, BenchReport
   add(failures(records));
   add(notes);
   add(benchmark.how_to_read);
-  if (!machine.empty())
+  if (!machine.empty()) {
     add({str(benchmark.how, benchmark.how.empty() ? "" : "; ", machine, how, ".")});
+    if (measure::remembered_limits_are_too_low()) add({note("low limits")});
+  }
   if (report.signal != 0) add({"Interrupted: the rest was not measured."});
   if (!report.failure.empty()) add({"Failed: " + report.failure + "."});
   if (benchmark.findings) add(benchmark.findings(records));
@@ -127,7 +129,6 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
               measure::one_line(measure::describe_machine()),
               str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
                   human_seconds(measure::steady_seconds() - begin)));
-  if (measure::remembered_limits_are_too_low()) report.table.notes.push_back(note("low limits"));
   return report;
 }
 
