@@ -78,7 +78,7 @@ void export_llama(const std::string& run, const std::string& directory, const st
   StoredRun stored = open_run(run);
   const ModelConfig& model = stored.config.model;
   const std::string& end = stored.config.text.document_end;
-  StoredTensors weights = llama_tensors(std::move(stored.checkpoint.model.tensors), model);
+  StoredTensors weights = llama_tensors(std::move(stored.model.tensors), model);
   const auto type = dtype.empty() ? weights.front().form.scalar_type() : dtype_by_name(dtype);
   const std::string name = type == at::kFloat      ? "float32"
                            : type == at::kBFloat16 ? "bfloat16"
@@ -109,9 +109,7 @@ void add_export(CLI::App& app) {
     std::string from, out, dtype, format;
   };
   auto arguments = std::make_shared<Arguments>();
-  command
-      ->add_option("run", arguments->from,
-                   "Run directory, or one of its checkpoints; of llama the run")
+  command->add_option("run", arguments->from, "Run directory, or one of its checkpoints")
       ->required()
       ->option_text("RUN");
   command

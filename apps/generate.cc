@@ -1,7 +1,10 @@
 // flashstep generate: text from a trained run.
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/commands.h"
@@ -9,6 +12,16 @@
 #include "flashstep/train/trained_model.h"
 
 namespace flashstep::apps {
+namespace {
+
+// Without the line break that `echo` or an editor puts behind it.
+std::string standard_input() {
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace
 
 void add_generate(CLI::App& app) {
   auto* command = app.add_subcommand("generate", "Let a trained model write");
@@ -19,10 +32,12 @@ void add_generate(CLI::App& app) {
   };
   auto arguments = std::make_shared<Arguments>();
   SamplingConfig& sampling = arguments->sampling;
-  command->add_option("run", arguments->run, "Run directory")->required()->option_text("RUN");
+  command->add_option("run", arguments->run, "Run directory, or one of its checkpoints")
+      ->required()
+      ->option_text("RUN");
   command
       ->add_option("--prompt", arguments->prompt,
-                   "Text that the model continues; empty: it begins a document")
+                   "Text that the model continues; empty: it begins a document; -: standard input")
       ->required()
       ->option_text("TEXT REQUIRED");
   command->add_option("--max-tokens", sampling.max_tokens, "Tokens after the prompt")
@@ -53,8 +68,10 @@ void add_generate(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->callback([arguments] {
     TrainedModel trained = load_run(arguments->run, arguments->device);
+    const std::string prompt =
+        arguments->prompt == "-" ? standard_input() : std::move(arguments->prompt);
     const std::string text =
-        write_sample(trained.model, trained.tokenizer, arguments->prompt, arguments->sampling,
+        write_sample(trained.model, trained.tokenizer, prompt, arguments->sampling,
                      trained.config.text.document_end, arguments->stops);
     std::printf("%s\n", shown_on(stdout, text).c_str());
   });

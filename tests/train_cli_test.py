@@ -247,6 +247,29 @@ class TrainTest(TrainCommandTest):
         values = {line.split()[0]: float(line.split()[1].replace(",", "")) for line in evaluated.stdout.splitlines()}
         self.assertAlmostEqual(values["perplexity"], 2.718281828 ** values["loss"], delta=1e-2)
         self.assertAlmostEqual(values["loss"], metrics("whole")[12]["val_loss"], delta=0.3)
+        # Of text the same, but for the first token's bytes, which nothing predicts.
+        decoded = flashstep("tokenizer", "decode", "data/validation.npy", "--tokenizer", "whole/tokenizer", "--out", "held_out.txt")
+        self.assertEqual(decoded.returncode, 0, decoded.stderr)
+        self.assertEqual(flashstep("eval", "whole", "held_out.txt").stdout, evaluated.stdout)
+        byte_count = len(Path("held_out.txt").read_text().replace("<|endoftext|>", ""))
+        bits = values["loss"] * values["tokens"] / 0.693147 / byte_count
+        self.assertAlmostEqual(values["bits/byte"], bits, delta=bits * 20 / byte_count + 1e-3)
+        self.refused(["no.txt"], "eval", "whole", "no.txt")
+
+    def test_one_of_a_runs_checkpoints(self):
+        losses = {path: flashstep("eval", path, "data/validation.npy").stdout
+                  for path in ("whole", "whole/checkpoints/step_00000012/", "whole/checkpoints/step_00000008")}
+        whole, newest, earlier = losses.values()
+        self.assertEqual(whole, newest)
+        self.assertNotEqual(whole, earlier)
+        self.assertIn("perplexity", earlier)
+        text = flashstep("generate", "whole/checkpoints/step_00000008", "--prompt", "-", input="Once\n")
+        self.assertTrue(text.stdout.startswith("Once"), text.stderr)
+        named = flashstep("generate", "whole/checkpoints/step_00000008", "--prompt", "Once")
+        self.assertEqual(text.stdout, named.stdout)
+        shutil.copytree("whole/checkpoints/step_00000008", "alone/checkpoints/step_00000008")
+        self.refused(["expected the directory of a run", "alone"], "eval", "alone/checkpoints/step_00000008",
+                     "data/validation.npy")
 
     def test_a_run_that_diverged_says_so(self):
         train = flashstep("train", "config.json", "--run", "diverged", "--set", "schedule.learning_rate=1000",
@@ -334,9 +357,10 @@ class TrainTest(TrainCommandTest):
         files = sorted(os.listdir("llama"))
         self.refused(["a new directory, or an empty one, got llama"], "export", "whole", "--format", "llama", "--out",
                      "llama")
-        self.refused(["expected the directory of a run"], "export", "whole/checkpoints/step_00000012", "--format", "llama",
-                     "--out", "not_made")
-        self.assertEqual((sorted(os.listdir("llama")), os.path.exists("not_made")), (files, False))
+        self.assertEqual(sorted(os.listdir("llama")), files)
+        of_one = flashstep("export", "whole/checkpoints/step_00000012", "--format", "llama", "--out", "one", "--dtype", "bf16")
+        self.assertEqual(of_one.returncode, 0, of_one.stderr)
+        self.assertEqual(Path("one/model.safetensors").read_bytes(), Path("llama/model.safetensors").read_bytes())
         # A full disk leaves nothing.
         def no_space():
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))

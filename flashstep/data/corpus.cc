@@ -18,8 +18,11 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<fs::path>;
 
-// The name that iconv has for text of two bytes a character, most of them ASCII; empty: another.
-std::string two_byte_encoding(std::string_view bytes) {
+// The name that iconv has for text of two bytes a character, most of them ASCII, and for text that
+// begins with a wide byte order mark; empty: another.
+std::string wide_encoding(std::string_view bytes) {
+  using std::string_view_literals::operator""sv;
+  if (bytes.starts_with("\xFF\xFE\0\0"sv) || bytes.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32";
   if (bytes.starts_with("\xFF\xFE") || bytes.starts_with("\xFE\xFF")) return "UTF-16";
   size_t zeros[2] = {};  // at even and odd places
   for (size_t i = 0; i < bytes.size(); ++i) zeros[i % 2] += bytes[i] == '\0';
@@ -36,9 +39,10 @@ std::string why_no_text(const fs::path& path) {
   const std::string_view bytes = file.bytes().substr(0, kProbeBytes);
   if (bytes.find('\0') == std::string_view::npos) return "";
   if (bytes.starts_with("\x1F\x8B")) return "a gzip file: unpack it with gunzip";
-  const std::string encoding = two_byte_encoding(bytes);
+  const std::string encoding = wide_encoding(bytes);
   if (encoding.empty()) return "a file with a zero byte in its first 8 KiB";
-  return str("what looks like UTF-16: make UTF-8 of it with iconv -f ", encoding, " -t UTF-8");
+  return str("what looks like ", encoding, ": make UTF-8 of it with iconv -f ", encoding,
+             " -t UTF-8");
 }
 
 void require_text(const fs::path& path) {

@@ -66,11 +66,16 @@ TEST_F(CorpusTest, RefusesWhatIsNoText) {
     for (const char c : text) bytes += big_endian ? std::string{'\0', c} : std::string{c, '\0'};
     return bytes;
   };
-  const std::string utf16 = "what looks like UTF-16: make UTF-8 of it with iconv -f ";
-  expect("\xFF\xFE" + wide("hello\n", false), utf16 + "UTF-16 -t UTF-8");
-  expect("\xFE\xFF" + wide("hello\n", true), utf16 + "UTF-16 -t UTF-8");
-  expect(wide("hello", false) + "\x19\x20\n", utf16 + "UTF-16LE -t UTF-8");
-  expect(wide("hello", true), utf16 + "UTF-16BE -t UTF-8");
+  const auto iconv = [](const std::string& encoding) {
+    return "what looks like " + encoding + ": make UTF-8 of it with iconv -f " + encoding +
+           " -t UTF-8";
+  };
+  expect("\xFF\xFE" + wide("hello\n", false), iconv("UTF-16"));
+  expect("\xFE\xFF" + wide("hello\n", true), iconv("UTF-16"));
+  expect(std::string("\xFF\xFE\0\0h\0\0\0", 8), iconv("UTF-32"));
+  expect(std::string("\0\0\xFE\xFF\0\0\0h", 8), iconv("UTF-32"));
+  expect(wide("hello", false) + "\x19\x20\n", iconv("UTF-16LE"));
+  expect(wide("hello", true), iconv("UTF-16BE"));
   expect(std::string("\x1F\x8B\x08\0\0\0\0\0", 8), "a gzip file: unpack it with gunzip");
   expect(std::string("PAR1\x15\0\x15\0\0\0", 10), "a file with a zero byte in its first 8 KiB");
   const fs::path late = write("late", std::string(8 << 10, 'a') + '\0');

@@ -178,8 +178,10 @@ class Preparation {
     } catch (const UserError&) {  // no token file
     }
     require(there != options_.read_tokens, "[resume] expected the text that the run has read so ",
-            "far, got another text: has ", config_.text.source, " (text.source) changed since (",
-            why, ")? Go on with the text as it was, or begin a new run; ", directory_.string(),
+            "far, got another text: has ", config_.text.source,
+            " (text.source) changed since, or did ",
+            "an earlier version cut or encode it otherwise (", why,
+            ")? Go on with the text as it was, or begin a new run; ", directory_.string(),
             " is as it was");
   }
 

@@ -12,12 +12,15 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/model/generate.h"
+#include "flashstep/train/checkpoint_folder.h"
 #include "flashstep/train/module_tensors.h"
 #include "flashstep/train/run_state.h"
 #include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Bytes that come a token at a time, up to the first of several texts.
 class TextUntil {
@@ -46,8 +49,7 @@ class TextUntil {
 };
 
 // UserError if the run's config.json has been changed to another model's.
-void require_model_of(const std::string& saved_json, const Config& config,
-                      const std::filesystem::path& run) {
+void require_model_of(const std::string& saved_json, const Config& config, const fs::path& run) {
   if (saved_json.empty()) return;
   Config saved;
   read_json(saved, saved_json, "the checkpoint's config");
@@ -60,34 +62,41 @@ void require_model_of(const std::string& saved_json, const Config& config,
   }
 }
 
+bool is_checkpoint(const fs::path& path) { return fs::exists(path / kStateName); }
+
+// RUN of RUN or RUN/checkpoints/step_N.
+fs::path run_of(const fs::path& path) {
+  return is_checkpoint(path)
+             ? (fs::absolute(path) / kStateName).parent_path().parent_path().parent_path()
+             : path;
+}
+
 }  // namespace
 
-StoredRun open_run(const std::filesystem::path& run) {
+StoredRun open_run(const fs::path& path) {
+  const fs::path run = run_of(path);
   const auto warn = [](const std::string& sentence) {
     std::fprintf(stderr, "%s\n", sentence.c_str());
   };
   const Config config = load_run_config(run);
-  auto checkpoint = open_newest(run / "checkpoints", warn);
-  require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
-          ", but there is none yet");
-  require_model_of(config_of(checkpoint->state_json), config, run);
-  StoredRun stored{config, Tokenizer::load(run / "tokenizer"), std::move(*checkpoint)};
-  const std::string trained_with = tokenizer_of(stored.checkpoint.state_json);
+  require(is_checkpoint(path) || !list_checkpoints(run / "checkpoints").empty(),
+          "[run] expected a checkpoint in ", run.string(), ", but there is none yet");
+  StoredRun stored{config, Tokenizer::load(run / "tokenizer"), open_weights(path, warn)};
+  require_model_of(config_of(stored.model.state_json), config, run);
+  const std::string trained_with = tokenizer_of(stored.model.state_json);
   require(trained_with.empty() || trained_with == stored.tokenizer.fingerprint(),
           "[run] expected the tokenizer that the run was trained with in ",
           (run / "tokenizer").string(), ", got another one");
   return stored;
 }
 
-TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
-  if (!device_name.empty()) device_by_name(device_name);  // before files are read
-  StoredRun stored = open_run(run);
-  const torch::Device device =
-      device_by_name(device_name.empty() ? stored.config.train.device : device_name);
+TrainedModel load_run(const fs::path& path, const std::string& device_name) {
+  const torch::Device device = device_by_name(
+      device_name.empty() ? load_run_config(run_of(path)).train.device : device_name);
+  StoredRun stored = open_run(path);
   TrainedModel trained{stored.config, std::move(stored.tokenizer),
-                       Transformer(stored.config.model, 0, device), device, stored.checkpoint.step};
-  load_module(*trained.model, stored.checkpoint.model.tensors,
-              flashstep::str("the checkpoint of step ", trained.step));
+                       Transformer(stored.config.model, 0, device), device};
+  load_module(*trained.model, stored.model.tensors, path.string());
   trained.model->eval();
   return trained;
 }

@@ -14,16 +14,17 @@
 
 namespace flashstep {
 
-// What a run trained, its weights still in the files of its newest whole checkpoint.
+// What a run trained, its weights still in the files of a checkpoint.
 struct StoredRun {
   Config config;
   Tokenizer tokenizer;
-  StoredCheckpoint checkpoint;
+  TensorFiles model;
 };
 
-// UserError if `run` is no run, has no checkpoint yet, another model than its checkpoint or another
-// tokenizer than it was trained with.
-StoredRun open_run(const std::filesystem::path& run);
+// `path`: a run, of which the newest whole checkpoint is taken, or one of its checkpoints.
+// UserError if it is neither, if the run has no checkpoint yet, another model than its checkpoint
+// or another tokenizer than it was trained with.
+StoredRun open_run(const std::filesystem::path& path);
 
 // The same, ready for use.
 struct TrainedModel {
@@ -31,11 +32,11 @@ struct TrainedModel {
   Tokenizer tokenizer;
   Transformer model;  // in evaluation mode
   torch::Device device;
-  int64_t step;  // of the checkpoint
 };
 
-// `device`: "cpu", "cuda", or empty for the run's. UserError as open_run().
-TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
+// `device`: "cpu", "cuda", or empty for the run's. UserError as open_run(), and for a device that
+// is not there, before the weights are read.
+TrainedModel load_run(const std::filesystem::path& path, const std::string& device = "");
 
 // `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
 // before the first `document_end` (TextConfig; empty: there is none) or text of `stops` in it,
