@@ -17,11 +17,13 @@ inline double norm_backward_bytes(int64_t rows, int64_t width, int64_t element_b
 }
 
 // Rows of logits that linear_cross_entropy holds at once, of R: as many as 64 MiB hold, for larger
-// chunks make its products no faster; but at least 2,048, because each chunk adds to the weight's
-// gradient in float32 (8 C V bytes, beside 6 C V operations a row: a tenth of the time at 2,048
-// rows on an H200). Chunks are even, and multiples of a product's tile.
+// chunks make its products no faster; but at least 4,096, because each chunk adds to the weight's
+// gradient in float32 (8 C V bytes, beside 6 C V operations a row) and fewer rows give the product
+// of x's gradient less tiles than a GPU has multiprocessors. On an H200 steps of V 50,304 and
+// 151,936 take 1 to 2.5 % longer at 2,048 rows, and none of V 50,304 is faster at 8,192
+// (reports/training_step_h200). Chunks are even, and multiples of a product's tile.
 inline int64_t linear_cross_entropy_rows(int64_t rows, int64_t classes, int64_t element_bytes) {
-  constexpr int64_t kChunkBytes = 64 << 20, kLeastRows = 2048, kTile = 128;
+  constexpr int64_t kChunkBytes = 64 << 20, kLeastRows = 4096, kTile = 128;
   const int64_t most =
       std::max(kLeastRows, kChunkBytes / (classes * element_bytes) / kTile * kTile);
   const int64_t chunks = (rows + most - 1) / most;

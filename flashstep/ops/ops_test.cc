@@ -238,11 +238,11 @@ TEST(LinearCrossEntropy, IsBothOperationsOneAfterTheOther) {
 }
 
 TEST(LinearCrossEntropy, CutsRowsIntoEvenChunks) {
-  EXPECT_EQ(linear_cross_entropy_rows(2048, 10000, 2), 2048);    // 41 MB
-  EXPECT_EQ(linear_cross_entropy_rows(3400, 10000, 2), 1792);    // two, of 1,700 and up
-  EXPECT_EQ(linear_cross_entropy_rows(65536, 10000, 2), 3328);   // twenty
-  EXPECT_EQ(linear_cross_entropy_rows(32768, 151936, 2), 2048);  // at least so many
-  EXPECT_EQ(linear_cross_entropy_rows(4200, 50257, 2), 1408);    // three
+  EXPECT_EQ(linear_cross_entropy_rows(2048, 10000, 2), 2048);   // 41 MB
+  EXPECT_EQ(linear_cross_entropy_rows(65536, 1000, 2), 32768);  // two of 66 MB
+  EXPECT_EQ(linear_cross_entropy_rows(65536, 10000, 2), 4096);  // at least so many
+  EXPECT_EQ(linear_cross_entropy_rows(32768, 151936, 2), 4096);
+  EXPECT_EQ(linear_cross_entropy_rows(4200, 50257, 2), 2176);  // two
   EXPECT_EQ(linear_cross_entropy_rows(5, 10, 4), 5);
 }
 
