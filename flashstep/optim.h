@@ -36,6 +36,7 @@ struct Schedule {
 //   t < Tw:        t / Tw * max
 //   Tw <= t <= Tc: min + (1 + cos(pi * (t - Tw) / (Tc - Tw))) / 2 * (max - min)
 //   t > Tc:        min
+// UserError for t < 0.
 double learning_rate_at(const Schedule& schedule, int64_t step);
 
 // Clips the gradients that `optimizer` uses to the global L2 norm `max_norm`, by the factor

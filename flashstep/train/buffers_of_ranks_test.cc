@@ -1,4 +1,5 @@
-// Running statistics of several ranks: resumed to the bit, as parameters are.
+// What each of several ranks has for itself, running statistics and random generators: resumed to
+// the bit, as parameters are.
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -137,6 +138,55 @@ TEST(BuffersOfRanks, AreSavedAsEachRankHasThem) {
   const SafetensorsFile saved(checkpoint_directory(own, 3) / "model.safetensors");
   EXPECT_TRUE(torch::equal(net.mean, saved.tensor("mean")));
   fs::remove_all(own);
+}
+
+// What each rank draws after one step and a save by `saving` ranks, and a load by `loading` ones.
+// Rank r is seeded with 100 + r times `apart`, before the load with 200 + r times `apart`. Rank r
+// of the loading ones draws what rank of_saved[r] of the saving ones did; -1: as it was seeded.
+void expect_draws(int saving, int loading, int apart, const std::vector<int>& of_saved) {
+  const bool is_rank = testing::internal::call_of_rank() >= 0;
+  const fs::path own =
+      fs::temp_directory_path() / str("flashstep_draws_", is_rank ? ::getppid() : ::getpid());
+  for (const bool loads : {false, true}) {
+    testing::run_ranks(loads ? loading : saving, [&](const Environment& environment) {
+      const Group group(environment);
+      torch::manual_seed(3);
+      DistributedDataParallel model(std::make_shared<Normalized>(), group);
+      AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0.1));
+      torch::manual_seed((loads ? 200 : 100) + group.rank() * apart);
+      if (loads) {
+        EXPECT_EQ(load_if_exists(own / "checkpoints", model, optimizer), 1);
+      } else {
+        model(torch::randn({6, 4})).mean().backward();
+        optimizer.step();
+        save(own / "checkpoints", model, optimizer, 1);
+      }
+      const auto draws = group.all_gather(torch::rand({1}, torch::kDouble).item<double>());
+      if (group.is_first()) {
+        write_safetensors(own / (loads ? "loaded" : "saved"),
+                          {{"draws", torch::tensor(draws, torch::kDouble)}});
+      }
+    });
+  }
+  if (is_rank) return;
+  const torch::Tensor saved = SafetensorsFile(own / "saved").tensor("draws"),
+                      loaded = SafetensorsFile(own / "loaded").tensor("draws");
+  for (int rank = 0; rank < loading; ++rank) {
+    const int of = of_saved[rank];
+    torch::manual_seed(200 + rank * apart);
+    EXPECT_EQ(loaded[rank].item<double>(),
+              (of >= 0 ? saved[of] : torch::rand({1}, torch::kDouble)).item<double>())
+        << saving << " to " << loading << ": " << rank;
+  }
+  fs::remove_all(own);
+}
+
+TEST(GeneratorsOfRanks, GoOnOnAnyNumberOfRanks) {
+  expect_draws(2, 2, /*apart=*/1, {0, 1});
+  expect_draws(3, 2, 1, {0, 1});
+  expect_draws(2, 3, 1, {0, 1, -1});  // as it was seeded
+  expect_draws(1, 2, 1, {0, -1});
+  expect_draws(2, 3, /*apart=*/0, {0, 1, 0});  // drew alike
 }
 
 }  // namespace

@@ -76,10 +76,22 @@ struct State {
   std::vector<std::vector<std::string>> order;    // of other optimizers' parameters, by group
   RunCounters counters;
   bool is_of_as_many_ranks = false;
-  Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
+  Tensor cpu_generator, cuda_generator;  // undefined: this rank's stays as it is
   std::vector<int64_t> bucket_order;
   double bucket_megabytes = 0;  // 0: to be chosen
 };
+
+// The generators that `rank` goes on with, of random_state()'s. Empty for one that was not there:
+// its own are as the program has seeded them, and drawing as another rank does would repeat that
+// one's dropout. Where all ranks drew alike, the program wants so.
+OrderedJson random_of(const OrderedJson& saved, size_t rank) {
+  if (!saved.contains("ranks")) return rank == 0 ? saved : OrderedJson::object();
+  const OrderedJson& ranks = saved.at("ranks");
+  if (rank < ranks.size()) return ranks.at(rank);
+  const bool all_alike = std::all_of(ranks.begin(), ranks.end(),
+                                     [&](const auto& other) { return other == ranks.front(); });
+  return all_alike ? ranks.front() : OrderedJson::object();
+}
 
 // The bytes are known to be whole; they may still be those of another version of this program.
 State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& parallel) {
@@ -104,13 +116,10 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     state.counters.held_out_loss = number("held_out_loss");
     state.counters.loss = number("loss");
     const OrderedJson& all_random = json.at("random");
-    // Of a run on another number of ranks, the first rank's.
     state.is_of_as_many_ranks =
         all_random.contains("ranks") &&
         all_random.at("ranks").size() == static_cast<size_t>(parallel.world_size());
-    const OrderedJson& random =
-        state.is_of_as_many_ranks ? all_random.at("ranks").at(static_cast<size_t>(parallel.rank()))
-                                  : all_random;
+    const OrderedJson random = random_of(all_random, static_cast<size_t>(parallel.rank()));
     if (json.contains("bucket_order")) {
       state.bucket_order = json.at("bucket_order").get<std::vector<int64_t>>();
     }
@@ -120,7 +129,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
       const OrderedJson::json_pointer in_config("/config/parallel/bucket_megabytes");
       state.bucket_megabytes = json.value("bucket_megabytes", json.value(in_config, 0.0));
     }
-    state.cpu_generator = from_hex(random.at("cpu"));
+    if (random.contains("cpu")) state.cpu_generator = from_hex(random.at("cpu"));
     if (random.contains("cuda")) state.cuda_generator = from_hex(random.at("cuda"));
     return state;
   } catch (const UserError&) {
@@ -287,7 +296,7 @@ RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
     reducer->set_bucket_order(state.bucket_order, megabytes);
   }
   const torch::Device device = device_of(job.module);
-  generator(torch::kCPU).set_state(state.cpu_generator);
+  if (state.cpu_generator.defined()) generator(torch::kCPU).set_state(state.cpu_generator);
   if (device.is_cuda() && state.cuda_generator.defined()) {
     generator(device).set_state(state.cuda_generator);
   }

@@ -1,11 +1,13 @@
 #include <cmath>
 #include <numbers>
 
+#include "flashstep/error.h"
 #include "flashstep/optim.h"
 
 namespace flashstep {
 
 double learning_rate_at(const Schedule& schedule, int64_t step) {
+  require(step >= 0, "[schedule] expected a step of at least 0, got ", step);
   const int64_t warmup = schedule.warmup_steps, last = schedule.cosine_steps;
   const double high = schedule.learning_rate, low = schedule.min_learning_rate;
   if (step < warmup) return static_cast<double>(step) / static_cast<double>(warmup) * high;

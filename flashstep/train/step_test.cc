@@ -67,6 +67,7 @@ TEST(Clip, MixedDtypesAndNothing) {
 TEST(Schedule, IsTheCourses) {
   const Schedule schedule{1.0, 0.1, 7, 21};
   EXPECT_EQ(learning_rate_at(schedule, 0), 0);
+  EXPECT_THROW(learning_rate_at(schedule, -1), UserError);
   EXPECT_NEAR(learning_rate_at(schedule, 3), 3.0 / 7, 1e-15);
   EXPECT_NEAR(learning_rate_at(schedule, 7), 1, 1e-15);
   EXPECT_NEAR(learning_rate_at(schedule, 14), 0.55, 1e-15);  // half way down

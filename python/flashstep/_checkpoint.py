@@ -79,7 +79,8 @@ def save_checkpoint(
 ) -> None:
     """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the tensors of the
     model's state_dict, under the names of the model that is not compiled; the optimizer's state and groups; and
-    `state`, which JSON can hold (None in place of an infinite number). One process writes: rank 0 of several, after
+    `state`, which comes back as it was: dictionaries, lists, tuples, strings, whole and finite numbers, True, False
+    and None (a subclass, such as Counter, as what it is derived from). One process writes: rank 0 of several, after
     ShardedOptimizer.consolidate_state_dict() on all. ValueError for a model with get_extra_state()."""
     module = _unwrapped(model)
     for name, part in module.named_modules():
@@ -89,7 +90,9 @@ def save_checkpoint(
                 f"what JSON can), got that of {_plain(name) or 'the model'} (get_extra_state)"
             )
     tensors: dict[str, Tensor] = {}
-    kept: dict[str, Any] = {"caller": state or {}}
+    if found := _beyond_json(state or {}, "state"):
+        raise ValueError(f"[checkpoint] expected a state that JSON can hold, got {found}, which it cannot")
+    kept: dict[str, Any] = {"caller": _as_json(state or {})}
     if optimizer is not None:
         names, saved = _numbered(module, optimizer), optimizer.state_dict()
         numbers: dict[str, Any] = {}
@@ -105,12 +108,9 @@ def save_checkpoint(
     if isinstance(model, DistributedDataParallel):
         kept["buckets"] = {"order": model._means.bucket_order(), "megabytes": model._means.bucket_megabytes()}
     model_tensors, _ = _model_tensors(module)
-    try:
-        text = json.dumps(kept, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        found = _not_finite(kept["caller"], "state") or _not_finite(kept.get("optimizer"), "optimizer")
-        reason = f"{found}, which it cannot" if found else f"one of which {error}"
-        raise ValueError(f"[checkpoint] expected a state that JSON can hold, got {reason}") from None
+    if found := _beyond_json(kept.get("optimizer"), "optimizer"):
+        raise ValueError(f"[checkpoint] expected an optimizer that JSON can hold, got {found}, which it cannot")
+    text = json.dumps(kept, allow_nan=False)
     operators.write_checkpoint(
         os.fspath(path),
         list(model_tensors),
@@ -163,7 +163,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(files.read(True, places[name]))
-    return Checkpoint(files.step(), kept.get("caller", {}))
+    return Checkpoint(files.step(), _from_json(kept.get("caller", {})))
 
 
 def _read(kinds: dict[str, Any]) -> dict[str, Any]:
@@ -217,16 +217,21 @@ def _class_of(optimizer: torch.optim.Optimizer) -> str:
     return "AdamW" if type(inner).__name__ == "AdamW" else f"{type(inner).__module__}.{type(inner).__qualname__}"
 
 
-def _not_finite(value: Any, place: str) -> str | None:
-    """Which number in `value` is none of JSON's: "state['best'] = inf"."""
+def _beyond_json(value: Any, place: str) -> str | None:
+    """What in `value` JSON does not hold: "state['best'] = inf"."""
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{place} = {value}"
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    return next((found for key, each in items if (found := _not_finite(each, f"{place}[{key!r}]"))), None)
+    if value is None or isinstance(value, (str, int)):
+        return None
+    if not isinstance(value, (dict, list, tuple)):
+        return f"{place} of type {type(value).__name__}"
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found = (_beyond_json(key, f"a key of {place},") or _beyond_json(each, f"{place}[{key!r}]") for key, each in items)
+    return next((each for each in found if each), None)
 
 
 def _as_json(value: Any) -> Any:
-    """Tuples and tensors of groups (betas, a learning rate) come back as what they were."""
+    """Tuples, tensors of groups (a learning rate) and keys that are no strings come back as what they were."""
     if isinstance(value, tuple):
         return {"tuple": [_as_json(item) for item in value]}
     if isinstance(value, Tensor):
@@ -234,8 +239,13 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
+        if all(isinstance(key, str) for key in value) and set(value) not in _MARKS:
+            return {key: _as_json(item) for key, item in value.items()}
+        return {"dict": [[_as_json(key), _as_json(item)] for key, item in value.items()]}
     return value
+
+
+_MARKS: list[set[str]] = [{"tuple"}, {"tensor", "dtype"}, {"dict"}]
 
 
 def _from_json(value: Any) -> Any:
@@ -245,6 +255,8 @@ def _from_json(value: Any) -> Any:
         return value
     if set(value) == {"tuple"}:
         return tuple(_from_json(item) for item in value["tuple"])
+    if set(value) == {"dict"}:
+        return {_from_json(key): _from_json(item) for key, item in value["dict"]}
     if set(value) == {"tensor", "dtype"}:
         return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
     return {key: _from_json(item) for key, item in value.items()}

@@ -137,7 +137,7 @@ class TiledFlashAttention(torch.autograd.Function):
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     """weight * x / sqrt(mean(x^2) + eps) over the last dimension, in float32. x (..., C), weight (C); x's shape and
-    dtype."""
+    dtype, under autocast autocast's: what follows a norm is a product that would round to it."""
     return _rms_norm(x, weight, eps)
 
 
@@ -145,7 +145,7 @@ def rope(x: Tensor, positions: Tensor | None = None, *, theta: float = 10000.0) 
     """Turns each pair (x[..., 2i], x[..., 2i + 1]) by position * theta^(-2i / D).
 
     x (..., N, D), D even. positions: whole numbers (N), or of any shape that broadcasts to (..., N); unless given 0
-    to N - 1.
+    to N - 1. Angles are float32, also of float64 x: 5e-5 off at position 1,000.
     """
     return _rope(x, positions, theta=theta)
 

@@ -25,6 +25,10 @@ class Batches(unittest.TestCase):
             self.assertTrue(torch.equal(inputs, sampler.at(5)[0]))
             self.assertFalse(torch.equal(inputs, sampler.at(6)[0]))
 
+    def test_refuses_negative_ids(self):
+        with self.assertRaisesRegex(ValueError, "token ids of at least 0, got -"):
+            flashstep.BatchSampler(-torch.arange(50), batch_size=4, context_length=7).at(0)
+
     def test_copies(self):
         sampler = flashstep.BatchSampler(torch.arange(500), batch_size=4, context_length=3, seed=2, order="epoch")
         for same in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
