@@ -95,12 +95,17 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids);
 // multiplied as set_float32_products() says.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
+// A target of no position: it counts for nothing in a loss, and its gradient is 0. LibTorch's.
+inline constexpr int64_t kIgnoredTarget = -100;
+
 // Mean over all positions of log(sum(exp(logits))) - logits[target], in nats, computed in float32
 // (float64 for float64 logits). Differentiable once in logits.
-//   logits (..., V) of a floating dtype; targets (...) int64, each in [0, V).
+//   logits (..., V) of a floating dtype; targets (...) int64, each in [0, V) or kIgnoredTarget,
+//   whose positions are none of those that the mean is over.
 // Returns a scalar, float32 (float64 for float64 logits). UserError for shapes that do not fit and,
 // on the CPU, for a target outside [0, V); on a GPU, which the host does not wait for, such a
-// target makes the loss NaN. No positions give NaN, as a mean of nothing does.
+// target makes the loss NaN. No positions, or ignored ones only, give NaN, as a mean of nothing
+// does.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 
 // The same, with tensor operations only.
@@ -109,12 +114,12 @@ at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& t
 // cross_entropy(linear(x, weight), targets): the mean over all positions of
 // log(sum(exp(logits))) - logits[target], logits = x weight^T, in nats. Differentiable once in x
 // and weight.
-//   x (..., C), weight (V, C) of floating dtypes; targets (...) int64, each in [0, V).
+//   x (..., C), weight (V, C) of floating dtypes; targets (...) int64 as cross_entropy's.
 // Returns a scalar, float32 (float64 for float64 logits). The product's dtype is x's, under
 // autocast autocast's, as at::linear has it. UserError for shapes that do not fit.
 //
 // On a GPU in float32 or bfloat16 the logits of all positions never exist together: rows go through
-// in chunks of 64 MiB of logits, or of 2,048 rows where these are more, whose gradient takes their
+// in chunks of 64 MiB of logits, or of 4,096 rows where these are more, whose gradient takes their
 // place and goes on to both of its products at once. The weight's gradient is summed over chunks in
 // float32. Elsewhere it is the two operations one after the other.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,

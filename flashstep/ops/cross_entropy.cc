@@ -55,8 +55,13 @@ void check_targets(const char* operation, const at::Tensor& targets, at::IntArra
   require(targets.scalar_type() == at::kLong && targets.sizes() == shape, "[", operation,
           "] expected int64 targets of shape ", shape, ", got ", targets.sizes(), " of ",
           targets.scalar_type());
-  check_ids(operation, "targets", targets, classes);
+  if (!targets.is_cpu() || targets.numel() == 0) return;
+  const bool may_ignore = targets.min().item<int64_t>() == kIgnoredTarget;
+  check_ids(operation, "targets", may_ignore ? targets.masked_select(counts(targets)) : targets,
+            classes);
 }
+
+at::Tensor counts(const at::Tensor& targets) { return targets != kIgnoredTarget; }
 
 // On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
 // logits. On a GPU backward computes the gradient from the logits: the factor that comes in is on
@@ -70,25 +75,24 @@ std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits
   const auto options = logits.options().dtype(at::kFloat);
   const auto losses = at::empty({rows}, options);
   if (logits.is_cuda()) {
-    const auto normalizers = at::empty({rows, 2}, options);
-    cross_entropy_cuda(logits, targets, /*scale=*/1, losses, normalizers);
-    return {mean_cuda(losses), normalizers};
+    const auto normalizers = at::empty({rows, 2}, options), counted = counted_cuda(targets);
+    cross_entropy_cuda(logits, targets, counted, losses, normalizers);
+    return {mean_cuda(losses, counted), normalizers};
   }
   const auto dlogits = wants_gradient ? at::empty_like(logits) : at::empty({0}, logits.options());
-  const kernels::CrossEntropy arguments{logits.data_ptr(),
-                                        wants_gradient ? dlogits.data_ptr() : nullptr,
-                                        element_of(logits),
-                                        targets.data_ptr<int64_t>(),
-                                        losses.data_ptr<float>(),
-                                        classes,
-                                        1.0f / static_cast<float>(rows)};
+  const auto counted = counts(targets).sum().item<int64_t>();
+  const kernels::CrossEntropy arguments{
+      logits.data_ptr(),        wants_gradient ? dlogits.data_ptr() : nullptr,
+      element_of(logits),       targets.data_ptr<int64_t>(),
+      losses.data_ptr<float>(), classes,
+      kIgnoredTarget,           1.0f / static_cast<float>(counted)};
   at::parallel_for(0, rows, grain_rows(classes), [&](int64_t begin, int64_t end) {
     kernels::cross_entropy(arguments, begin, end);
   });
   // One order of additions, in double: the loss does not depend on the number of threads.
   const float* values = losses.data_ptr<float>();
   const double total = std::accumulate(values, values + rows, 0.0);
-  return {at::scalar_tensor(total / static_cast<double>(rows), options), dlogits};
+  return {at::scalar_tensor(total / static_cast<double>(counted), options), dlogits};
 }
 
 at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& logits,
@@ -98,8 +102,8 @@ at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& log
     return factor == 1.0 ? saved : saved * factor;
   }
   const auto dlogits = at::empty_like(logits);
-  cross_entropy_backward_cuda(logits, targets, saved, 1.0 / static_cast<double>(targets.numel()),
-                              dloss.to(at::kFloat), dlogits);
+  cross_entropy_backward_cuda(logits, targets, saved, counted_cuda(targets), dloss.to(at::kFloat),
+                              dlogits);
   return dlogits;
 }
 
@@ -108,7 +112,10 @@ at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& log
 at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& targets) {
   const auto dtype = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto log_probabilities = at::log_softmax(logits.to(dtype), -1);
-  return -log_probabilities.gather(-1, targets.unsqueeze(-1)).mean();
+  const auto counts = internal::counts(targets);
+  const auto of_targets =
+      log_probabilities.gather(-1, targets.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1);
+  return -at::where(counts, of_targets, 0).sum() / counts.sum();
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "flashstep/ops/simd_targets.h"
@@ -64,6 +65,12 @@ void cross_entropy_rows(const CrossEntropy& a, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(a.logits) + row * a.classes;
     const int64_t target = a.targets[row];
+    if (target == a.ignored) {
+      a.losses[row] = 0;
+      if (a.dlogits == nullptr) continue;
+      std::memset(static_cast<T*>(a.dlogits) + row * a.classes, 0, a.classes * sizeof(T));
+      continue;
+    }
     const Sum all = sum_of_exponentials(x, a.classes);
     const float target_logit = element(x, target);
     a.losses[row] = all.largest - target_logit + std::log(all.sum);

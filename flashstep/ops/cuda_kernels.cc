@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda/kernels.h"
 
 namespace flashstep::internal {
@@ -126,26 +127,26 @@ void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, co
       {a, b, dy, da, db, y});
 }
 
-void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scale,
+void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, const Tensor& counted,
                         const Tensor& losses, const Tensor& normalizers, const Tensor& dlogits) {
   enqueue("flashstep::cross_entropy", ops_cuda::cross_entropy,
           {logits.const_data_ptr(), mutable_or_null(dlogits), element_of(logits),
            targets.const_data_ptr<int64_t>(), losses.mutable_data_ptr<float>(),
            static_cast<float*>(mutable_or_null(normalizers)), targets.numel(), logits.size(-1),
            targets.numel() > 1 && logits.dim() == 2 ? logits.stride(0) : logits.size(-1),
-           static_cast<float>(scale)},
+           counted.const_data_ptr<float>()},
           {logits, dlogits});
 }
 
 void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
-                                 const Tensor& normalizers, double scale, const Tensor& factor,
-                                 const Tensor& dlogits) {
-  enqueue(
-      "flashstep::cross_entropy_backward", ops_cuda::cross_entropy_backward,
-      {logits.const_data_ptr(), dlogits.mutable_data_ptr(), element_of(logits),
-       targets.const_data_ptr<int64_t>(), normalizers.const_data_ptr<float>(),
-       factor.const_data_ptr<float>(), targets.numel(), logits.size(-1), static_cast<float>(scale)},
-      {logits, dlogits});
+                                 const Tensor& normalizers, const Tensor& counted,
+                                 const Tensor& factor, const Tensor& dlogits) {
+  enqueue("flashstep::cross_entropy_backward", ops_cuda::cross_entropy_backward,
+          {logits.const_data_ptr(), dlogits.mutable_data_ptr(), element_of(logits),
+           targets.const_data_ptr<int64_t>(), normalizers.const_data_ptr<float>(),
+           factor.const_data_ptr<float>(), counted.const_data_ptr<float>(), targets.numel(),
+           logits.size(-1)},
+          {logits, dlogits});
 }
 
 void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& dweight) {
@@ -162,12 +163,24 @@ void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& 
           {dy, dweight});
 }
 
-Tensor mean_cuda(const Tensor& values) {
+Tensor counted_cuda(const Tensor& targets) {
+  const c10::cuda::CUDAGuard guard(targets.device());
+  const Tensor counted = at::empty({}, targets.options().dtype(at::kFloat));
+  C10_CUDA_CHECK(ops_cuda::cross_entropy_counted(targets.const_data_ptr<int64_t>(), targets.numel(),
+                                                 counted.mutable_data_ptr<float>(),
+                                                 at::cuda::getCurrentCUDAStream()));
+  return counted;
+}
+
+Tensor mean_cuda(const Tensor& values, const Tensor& counted) {
   const c10::cuda::CUDAGuard guard(values.device());
   auto mean = at::empty({}, values.options());
   C10_CUDA_CHECK(ops_cuda::mean(values.const_data_ptr<float>(), values.numel(),
-                                mean.mutable_data_ptr<float>(), at::cuda::getCurrentCUDAStream()));
+                                counted.const_data_ptr<float>(), mean.mutable_data_ptr<float>(),
+                                at::cuda::getCurrentCUDAStream()));
   return mean;
 }
+
+static_assert(ops_cuda::kIgnored == kIgnoredTarget);
 
 }  // namespace flashstep::internal

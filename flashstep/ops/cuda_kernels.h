@@ -38,20 +38,22 @@ void swiglu_backward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Te
 
 // logits (R, V) dense, targets (R) int64 dense, losses (R) and normalizers (R, 2)
 // float32. dlogits, unless it is
-// undefined: (softmax - one_hot) * scale; may be logits.
-void cross_entropy_cuda(const at::Tensor& logits, const at::Tensor& targets, double scale,
-                        const at::Tensor& losses, const at::Tensor& normalizers,
-                        const at::Tensor& dlogits = {});
-// dlogits = (softmax(logits) - one_hot) * scale * factor; factor () float32 on the GPU.
+// undefined: (softmax - one_hot) / counted; may be logits.
+void cross_entropy_cuda(const at::Tensor& logits, const at::Tensor& targets,
+                        const at::Tensor& counted, const at::Tensor& losses,
+                        const at::Tensor& normalizers, const at::Tensor& dlogits = {});
+// dlogits = (softmax(logits) - one_hot) * factor / counted; factor () float32 on the GPU.
 void cross_entropy_backward_cuda(const at::Tensor& logits, const at::Tensor& targets,
-                                 const at::Tensor& normalizers, double scale,
+                                 const at::Tensor& normalizers, const at::Tensor& counted,
                                  const at::Tensor& factor, const at::Tensor& dlogits);
 
 // dweight (V, C), zero before: sums of dy's rows by ids (T) int64. dy (..., C) dense.
 void embedding_backward_cuda(const at::Tensor& dy, const at::Tensor& ids,
                              const at::Tensor& dweight);
 
-// The mean of a dense float32 tensor, () float32, summed in float64.
-at::Tensor mean_cuda(const at::Tensor& values);
+// How many of the targets are not ignored, () float32.
+at::Tensor counted_cuda(const at::Tensor& targets);
+// The sum of a dense float32 tensor, in float64, over `counted`; () float32.
+at::Tensor mean_cuda(const at::Tensor& values, const at::Tensor& counted);
 
 }  // namespace flashstep::internal

@@ -95,12 +95,13 @@ void bench(int64_t rows) {
   const Tensor logits = torch::randn({rows, kClasses}, bf16), dlogits = torch::empty_like(logits);
   const Tensor targets = torch::randint(kClasses, {rows}, f32.dtype(at::kLong));
   const Tensor losses = torch::empty({rows}, f32), normalizers = torch::empty({rows, 2}, f32);
+  const Tensor counted = internal::counted_cuda(targets);
   add("cross_entropy", 2 * tv,
-      [&] { internal::cross_entropy_cuda(logits, targets, 1, losses, normalizers); });
+      [&] { internal::cross_entropy_cuda(logits, targets, counted, losses, normalizers); });
   add("cross_entropy and its gradient", 4 * tv,
-      [&] { internal::cross_entropy_cuda(logits, targets, 1, losses, {}, dlogits); });
+      [&] { internal::cross_entropy_cuda(logits, targets, counted, losses, {}, dlogits); });
   add("cross_entropy backward", 4 * tv, [&] {
-    internal::cross_entropy_backward_cuda(logits, targets, normalizers, 1, losses, dlogits);
+    internal::cross_entropy_backward_cuda(logits, targets, normalizers, counted, losses, dlogits);
   });
   std::cout << to_text(table);
 }

@@ -26,7 +26,9 @@ bool isa_multiplies(const std::string& isa, at::ScalarType dtype);
 // read.
 void check_ids(const char* operation, const char* what, const at::Tensor& ids, int64_t end);
 
-// UserError unless targets are int64 of this shape and, on the CPU, in [0, classes).
+// (...) bool: which targets are not ignored.
+at::Tensor counts(const at::Tensor& targets);
+// UserError unless targets are int64 of this shape and, on the CPU, in [0, classes) or ignored.
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes);
 

@@ -69,14 +69,15 @@ struct Rope {
 void rope(const Rope& a, int64_t begin, int64_t end);
 
 // losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]] and, unless dlogits is null,
-// dlogits[r] = (softmax(logits[r]) - one_hot(targets[r])) * scale. dlogits may be logits.
+// dlogits[r] = (softmax(logits[r]) - one_hot(targets[r])) * scale. dlogits may be logits. Of an
+// ignored target both are 0.
 struct CrossEntropy {
   const void* logits;  // (rows, classes)
   void* dlogits;       // the same shape and type, or null
   Element type;
-  const int64_t* targets;  // (rows), in [0, classes)
+  const int64_t* targets;  // (rows), in [0, classes) or `ignored`
   float* losses;           // (rows)
-  int64_t classes;
+  int64_t classes, ignored;
   float scale;
 };
 void cross_entropy(const CrossEntropy& a, int64_t begin, int64_t end);

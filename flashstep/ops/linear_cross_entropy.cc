@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -55,6 +57,7 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
   const Tensor weight = padded_rows(weight_any);
   const int64_t padded = weight.size(0);
   const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
+  const Tensor counted = internal::counted_cuda(targets);
   LossAndGradients made;
   if (wants_x) made.dx = at::empty(x.sizes(), x.options());
   const int64_t chunk = linear_cross_entropy_rows(rows, padded, x.element_size());
@@ -69,8 +72,8 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
     {
       const ScopedRange range("loss");
       const Tensor real = logits.narrow(1, 0, classes);
-      internal::cross_entropy_cuda(real, targets.narrow(0, begin, count),
-                                   1.0 / static_cast<double>(rows), losses.narrow(0, begin, count),
+      internal::cross_entropy_cuda(real, targets.narrow(0, begin, count), counted,
+                                   losses.narrow(0, begin, count),
                                    /*normalizers=*/{}, wants_x || wants_weight ? real : Tensor());
     }
     const ScopedRange range("head");
@@ -78,7 +81,7 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
     if (wants_weight) add_product(made.dweight, logits.t(), part, may_be_narrow && chunk == rows);
   }
   if (made.dweight.defined()) made.dweight = made.dweight.narrow(0, 0, classes);
-  made.loss = internal::mean_cuda(losses);
+  made.loss = internal::mean_cuda(losses, counted);
   return made;
 }
 
@@ -96,18 +99,30 @@ LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const T
   made.loss = at::zeros({}, x.options().dtype(at::kFloat));
   if (wants_x) made.dx = at::empty(x.sizes(), x.options());
   if (wants_weight) made.dweight = at::zeros(weight.sizes(), x.options().dtype(at::kFloat));
+  const auto counted_in = [](const Tensor& some) {
+    return static_cast<double>(internal::counts(some).sum().item<int64_t>());
+  };
+  const double counted = counted_in(targets);
+  if (counted == 0) made.loss.fill_(std::numeric_limits<double>::quiet_NaN());
   const int64_t chunk = linear_cross_entropy_rows(rows, weight.size(0), x.element_size());
+  bool is_first = true;
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
-    const double share = static_cast<double>(count) / static_cast<double>(rows);
-    const Tensor part = x.narrow(0, begin, count);
-    const auto [loss, dlogits] = internal::cross_entropy_forward(
-        logits_of(part, weight), targets.narrow(0, begin, count), wants_x || wants_weight);
+    const Tensor part = x.narrow(0, begin, count), of_part = targets.narrow(0, begin, count);
+    const double counted_here = counted_in(of_part);
+    if (counted_here == 0) {
+      if (wants_x) made.dx.narrow(0, begin, count).zero_();
+      continue;
+    }
+    const double share = counted_here / counted;
+    const auto [loss, dlogits] =
+        internal::cross_entropy_forward(logits_of(part, weight), of_part, wants_x || wants_weight);
     made.loss.add_(loss, share);
     if (wants_x) internal::cpu_product(dlogits, weight, made.dx.narrow(0, begin, count), share);
     if (!wants_weight) continue;
     if (made.dweight.scalar_type() == part.scalar_type()) {
-      internal::cpu_product(dlogits.t(), part, made.dweight, share, begin == 0 ? 0 : 1);
+      internal::cpu_product(dlogits.t(), part, made.dweight, share,
+                            std::exchange(is_first, false) ? 0 : 1);
     } else {
       made.dweight.add_(at::mm(dlogits.t(), part), share);
     }

@@ -32,15 +32,16 @@ void swiglu_backward_cuda(const Tensor&, const Tensor&, const Tensor&, const Ten
                           const Tensor&) {
   not_built();
 }
-void cross_entropy_cuda(const Tensor&, const Tensor&, double, const Tensor&, const Tensor&,
+void cross_entropy_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                         const Tensor&) {
   not_built();
 }
-void cross_entropy_backward_cuda(const Tensor&, const Tensor&, const Tensor&, double, const Tensor&,
-                                 const Tensor&) {
+void cross_entropy_backward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                 const Tensor&, const Tensor&) {
   not_built();
 }
 void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&) { not_built(); }
-Tensor mean_cuda(const Tensor&) { not_built(); }
+Tensor counted_cuda(const Tensor&) { not_built(); }
+Tensor mean_cuda(const Tensor&, const Tensor&) { not_built(); }
 
 }  // namespace flashstep::internal

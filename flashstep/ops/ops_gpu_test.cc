@@ -206,7 +206,7 @@ Op unfused_loss(const Tensor& targets) {
 }
 
 TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
-  // The last two take several chunks: 64 MiB hold 3,328 rows of 10,000 bfloat16 logits.
+  // The last takes several chunks, of 4,096 rows at most.
   const std::vector<std::vector<int64_t>> sizes = {
       {1, 8, 16},      {70, 33, 257},    {512, 64, 1000},   {1, 8, 13},
       {600, 64, 6442}, {900, 32, 50257}, {3400, 64, 10000}, {9001, 48, 10000}};
@@ -215,6 +215,37 @@ TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
     expect_agreement(fused_loss(targets), unfused_loss(targets),
                      {randn({size[0], size[1]}), randn({size[2], size[1]})},
                      testing::shape_text(size));
+  }
+}
+
+// Every third position, and the first `whole`.
+Tensor some_ignored(Tensor targets, int64_t whole) {
+  const Tensor positions = at::arange(targets.numel(), targets.options()).view(targets.sizes());
+  return targets.masked_fill((positions < whole) | (positions % 3 == 1), kIgnoredTarget);
+}
+
+TEST_F(OpsGpu, LossesLeaveIgnoredTargetsOut) {
+  for (const int64_t classes : {7, 1000, 10000, 50257, 65544}) {
+    const Tensor targets = some_ignored(random_targets(70, classes), 5);
+    expect_agreement([&](const auto& x) { return cross_entropy(x[0], targets); },
+                     [&](const auto& x) { return cross_entropy_reference(x[0], targets); },
+                     {randn({70, classes}) * 5}, str("70 rows of ", classes));
+    const Tensor logits = randn({70, classes});
+    logits.narrow(0, 0, 5).fill_(NAN);  // nobody looks at them
+    logits.requires_grad_();
+    const Tensor loss = cross_entropy(logits, targets);
+    loss.backward();
+    EXPECT_TRUE(std::isfinite(loss.item<double>())) << classes;
+    EXPECT_TRUE(logits.grad().isfinite().all().item<bool>()) << classes;
+    EXPECT_EQ(logits.grad().narrow(0, 0, 5).count_nonzero().item<int64_t>(), 0) << classes;
+    const Tensor none = at::full_like(targets, kIgnoredTarget);
+    EXPECT_TRUE(std::isnan(cross_entropy(logits, none).item<double>())) << classes;
+  }
+  // A chunk of ignored ones, and rows that are padded.
+  for (const auto& [rows, classes] : {std::pair(9001, 10000), {600, 6442}, {70, 257}}) {
+    const Tensor targets = some_ignored(random_targets(rows, classes), rows / 2);
+    expect_agreement(fused_loss(targets), unfused_loss(targets),
+                     {randn({rows, 48}), randn({classes, 48})}, str(rows, " rows of ", classes));
   }
 }
 

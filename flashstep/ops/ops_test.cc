@@ -7,6 +7,7 @@
 #include "flashstep/error.h"
 #include "flashstep/ops/cost.h"
 #include "flashstep/ops/internal.h"
+#include "flashstep/ops/passes.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {
@@ -211,6 +212,74 @@ TEST(CrossEntropy, SurvivesLargeLogitsAndTellsOfBadOnes) {
   EXPECT_TRUE(std::isnan(loss(NAN, 0)));
   EXPECT_TRUE(std::isnan(loss(0, NAN)));
   EXPECT_FALSE(std::isfinite(loss(INFINITY, 0)));
+}
+
+// PyTorch's loss and gradient, where each position in `ignored` is left out.
+void expect_pytorchs_loss(const Op& op, const Tensor& x_any, const Tensor& weight_any,
+                          const Tensor& targets, double tolerance) {
+  Tensor results[2][3];
+  for (const bool ours : {false, true}) {
+    const Tensor x = x_any.clone().requires_grad_(), weight = weight_any.clone().requires_grad_();
+    const Tensor loss =
+        ours ? op({x, weight})
+             : at::cross_entropy_loss(at::linear(x, weight).flatten(0, -2), targets.flatten());
+    loss.backward();
+    results[ours][0] = loss.detach();
+    results[ours][1] = x.grad();
+    results[ours][2] = weight.grad();
+  }
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(
+        testing::close(results[1][i], results[0][i].to(results[1][i].scalar_type()), tolerance))
+        << i << results[1][i].scalar_type() << targets;
+}
+
+TEST(CrossEntropy, LeavesIgnoredTargetsOut) {
+  torch::manual_seed(17);
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const Tensor x = torch::randn({2, 5, 8}, dtype), weight = torch::randn({33, 8}, dtype);
+    for (const std::vector<int64_t>& ignored :
+         {std::vector<int64_t>{}, {0}, {3, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8}}) {
+      Tensor targets = torch::randint(33, {10});
+      for (const int64_t i : ignored) targets[i] = kIgnoredTarget;
+      targets = targets.view({2, 5});
+      const Op apart = [&](const auto& in) {
+        return cross_entropy(at::linear(in[0], in[1]), targets);
+      };
+      const Op reference = [&](const auto& in) {
+        return cross_entropy_reference(at::linear(in[0], in[1]), targets);
+      };
+      const Op fused = [&](const auto& in) { return linear_cross_entropy(in[0], in[1], targets); };
+      for (const Op& op : {apart, reference, fused})
+        expect_pytorchs_loss(op, x, weight, targets, 1e-6);
+      EXPECT_THROW(cross_entropy(at::linear(x, weight), targets.clone().fill_(-101)), UserError);
+      targets[1][1] = 33;
+      EXPECT_THROW(fused({x, weight}), UserError);
+    }
+    const auto logits = torch::randn({3, 5}, dtype).requires_grad_();
+    const auto loss = cross_entropy(logits, torch::full({3}, kIgnoredTarget, at::kLong));
+    EXPECT_TRUE(std::isnan(loss.item<double>()));
+    loss.backward();
+    EXPECT_TRUE(dtype == at::kDouble || torch::equal(logits.grad(), torch::zeros_like(logits)));
+  }
+}
+
+TEST(LinearCrossEntropy, LeavesWholeChunksOut) {
+  torch::manual_seed(18);
+  const int64_t classes = 4000, chunk = linear_cross_entropy_rows(9000, classes, 4);
+  ASSERT_LT(chunk, 9000);
+  const Tensor x = torch::randn({9000, 4}), weight = torch::randn({classes, 4});
+  const Tensor targets = torch::randint(classes, {9000});
+  targets.narrow(0, 0, chunk).fill_(kIgnoredTarget);
+  targets[8999] = kIgnoredTarget;
+  const auto [loss, dx, dweight] =
+      internal::linear_cross_entropy_forward(x, weight, targets, at::kFloat, true, true);
+  const Op op = [&, loss = loss, dx = dx, dweight = dweight](const auto& in) {
+    // The gradients of a factor of 1, by a sum that has them.
+    return loss + (in[0] * dx).sum() - (in[0].detach() * dx).sum() + (in[1] * dweight).sum() -
+           (in[1].detach() * dweight).sum();
+  };
+  expect_pytorchs_loss(op, x, weight, targets, 1e-5);
 }
 
 TEST(CrossEntropy, ScalesItsGradientAndKeepsTheSavedOne) {

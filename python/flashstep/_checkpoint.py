@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from ._fully_sharded import FullyShardedDataParallel, wrapped
 from ._library import classes, operators
 from ._optimizer_state import StoredTensor
 from ._sharded_optimizer import ShardedOptimizer
+from ._state_json import as_json, beyond_json, from_json
 from ._tokenizer import Path
 
 
@@ -90,9 +90,9 @@ def save_checkpoint(
                 f"what JSON can), got that of {_plain(name) or 'the model'} (get_extra_state)"
             )
     tensors: dict[str, Tensor] = {}
-    if found := _beyond_json(state or {}, "state"):
+    if found := beyond_json(state or {}, "state"):
         raise ValueError(f"[checkpoint] expected a state that JSON can hold, got {found}, which it cannot")
-    kept: dict[str, Any] = {"caller": _as_json(state or {})}
+    kept: dict[str, Any] = {"caller": as_json(state or {})}
     if optimizer is not None:
         names, saved = _numbered(module, optimizer), optimizer.state_dict()
         numbers: dict[str, Any] = {}
@@ -104,11 +104,11 @@ def save_checkpoint(
                 else:
                     numbers[key] = value
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in saved["param_groups"]]
-        kept["optimizer"] = {"class": _class_of(optimizer), "groups": _as_json(groups), "numbers": numbers}
+        kept["optimizer"] = {"class": _class_of(optimizer), "groups": as_json(groups), "numbers": numbers}
     if isinstance(model, DistributedDataParallel):
         kept["buckets"] = {"order": model._means.bucket_order(), "megabytes": model._means.bucket_megabytes()}
     model_tensors, _ = _model_tensors(module)
-    if found := _beyond_json(kept.get("optimizer"), "optimizer"):
+    if found := beyond_json(kept.get("optimizer"), "optimizer"):
         raise ValueError(f"[checkpoint] expected an optimizer that JSON can hold, got {found}, which it cannot")
     text = json.dumps(kept, allow_nan=False)
     operators.write_checkpoint(
@@ -163,7 +163,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(files.read(True, places[name]))
-    return Checkpoint(files.step(), _from_json(kept.get("caller", {})))
+    return Checkpoint(files.step(), from_json(kept.get("caller", {})))
 
 
 def _read(kinds: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _optimizer_state(
             raise ValueError(
                 f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}"
             )
-        saved = _from_json(kept["groups"])
+        saved = from_json(kept["groups"])
         if [[numbers.get(_plain(name)) for name in group["params"]] for group in saved] != [
             group["params"] for group in groups
         ]:
@@ -215,48 +215,3 @@ def _optimizer_state(
 def _class_of(optimizer: torch.optim.Optimizer) -> str:
     inner = optimizer._inner if isinstance(optimizer, ShardedOptimizer) else optimizer
     return "AdamW" if type(inner).__name__ == "AdamW" else f"{type(inner).__module__}.{type(inner).__qualname__}"
-
-
-def _beyond_json(value: Any, place: str) -> str | None:
-    """What in `value` JSON does not hold: "state['best'] = inf"."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else f"{place} = {value}"
-    if value is None or isinstance(value, (str, int)):
-        return None
-    if not isinstance(value, (dict, list, tuple)):
-        return f"{place} of type {type(value).__name__}"
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    found = (_beyond_json(key, f"a key of {place},") or _beyond_json(each, f"{place}[{key!r}]") for key, each in items)
-    return next((each for each in found if each), None)
-
-
-def _as_json(value: Any) -> Any:
-    """Tuples, tensors of groups (a learning rate) and keys that are no strings come back as what they were."""
-    if isinstance(value, tuple):
-        return {"tuple": [_as_json(item) for item in value]}
-    if isinstance(value, Tensor):
-        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
-    if isinstance(value, list):
-        return [_as_json(item) for item in value]
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value) and set(value) not in _MARKS:
-            return {key: _as_json(item) for key, item in value.items()}
-        return {"dict": [[_as_json(key), _as_json(item)] for key, item in value.items()]}
-    return value
-
-
-_MARKS: list[set[str]] = [{"tuple"}, {"tensor", "dtype"}, {"dict"}]
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"tuple"}:
-        return tuple(_from_json(item) for item in value["tuple"])
-    if set(value) == {"dict"}:
-        return {_from_json(key): _from_json(item) for key, item in value["dict"]}
-    if set(value) == {"tensor", "dtype"}:
-        return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
-    return {key: _from_json(item) for key, item in value.items()}

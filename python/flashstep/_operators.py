@@ -157,12 +157,12 @@ def swiglu(a: Tensor, b: Tensor) -> Tensor:
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all positions of log(sum(exp(logits))) - logits[target], float32. logits (..., V), targets (...)
-    int64."""
+    int64; positions with a target of -100 are left out."""
     return _cross_entropy(logits, targets)
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """cross_entropy(x weight^T, targets), in nats. x (..., C), weight (V, C), targets (...) int64.
+    """cross_entropy(x weight^T, targets), in nats. x (..., C), weight (V, C), targets (...) int64 as there.
 
     In float32 and bfloat16 a GPU never holds the logits whole. Under torch.compile a CPU takes the two operations one
     after the other.

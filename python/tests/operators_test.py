@@ -36,6 +36,7 @@ def randn(*shape, grad=True):
 
 # Each operator with inputs, and what it is compared with.
 TARGETS, POSITIONS = torch.randint(0, 11, (3, 5)), torch.tensor([4, 9, 1, 0])
+TARGETS[1, 2:4] = -100  # ignored
 CASES = {
     "attention": (
         lambda q, k, v: flashstep.attention(q, k, v, causal=True),

@@ -60,6 +60,18 @@ __device__ float logit_of_target(const CrossEntropy& a, int64_t row, const T* lo
   return target >= 0 && target < a.classes ? static_cast<float>(logits[target]) : NAN;
 }
 
+// All that there is to do of a row with an ignored target.
+template <typename T>
+__device__ void skip_row(const CrossEntropy& a, int64_t row) {
+  if (threadIdx.x == 0) {
+    a.losses[row] = 0;
+    if (a.normalizers != nullptr) a.normalizers[2 * row] = a.normalizers[2 * row + 1] = 0;
+  }
+  if (a.dlogits == nullptr) return;
+  T* dlogits = static_cast<T*>(a.dlogits) + row * a.stride;
+  for (int64_t i = threadIdx.x; i < a.stride; i += blockDim.x) dlogits[i] = T(0.0f);
+}
+
 __device__ void finish_row(const CrossEntropy& a, int64_t row, Sum all, float target_logit) {
   if (threadIdx.x != 0) return;
   const float log_sum = logf(all.sum);
@@ -90,6 +102,7 @@ __global__ void __launch_bounds__(kBlock)
   constexpr bool kKeepsExponentials = kSteps <= 8;
   __shared__ Sum shared[kBlock / kWarpLanes];
   const int64_t row = blockIdx.x;
+  if (a.targets[row] == kIgnored) return skip_row<T>(a, row);
   const T* logits = static_cast<const T*>(a.logits) + row * a.stride;
   const int vectors = static_cast<int>((a.classes + kVector - 1) / kVector);
   Packed<T> own[kSteps];
@@ -131,8 +144,9 @@ __global__ void __launch_bounds__(kBlock)
 
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.stride;
   const int64_t target = a.targets[row];
+  const float scale = 1.0f / *a.counted;
   const float share =
-      a.scale / all.sum * (kKeepsExponentials ? exponential<T>(base - all.largest) : 1.0f);
+      scale / all.sum * (kKeepsExponentials ? exponential<T>(base - all.largest) : 1.0f);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int v = static_cast<int>(threadIdx.x) + step * kBlock;
@@ -146,7 +160,7 @@ __global__ void __launch_bounds__(kBlock)
       } else {
         x[i] = exponential<T>(x[i] - all.largest) * share;
       }
-      if (v * kVector + i == target) x[i] -= a.scale;
+      if (v * kVector + i == target) x[i] -= scale;
     }
     write(dlogits + v * kVector, x);
   }
@@ -158,6 +172,7 @@ __global__ void __launch_bounds__(kThreads)
     cross_entropy_elements_kernel(const __grid_constant__ CrossEntropy a) {
   __shared__ Sum shared[kThreads / kWarpLanes];
   const int64_t row = blockIdx.x;
+  if (a.targets[row] == kIgnored) return skip_row<T>(a, row);
   const T* logits = static_cast<const T*>(a.logits) + row * a.stride;
   const float target_logit = logit_of_target(a, row, logits);
   Sum all = {-INFINITY, 0};
@@ -171,10 +186,10 @@ __global__ void __launch_bounds__(kThreads)
   if (a.dlogits == nullptr) return;
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.stride;
   const int64_t target = a.targets[row];
-  const float share = a.scale / all.sum;
+  const float scale = 1.0f / *a.counted, share = scale / all.sum;
   for (int64_t i = threadIdx.x; i < a.classes; i += kThreads) {
     const float probability = exponential<T>(static_cast<float>(logits[i]) - all.largest) * share;
-    dlogits[i] = static_cast<T>(i == target ? probability - a.scale : probability);
+    dlogits[i] = static_cast<T>(i == target ? probability - scale : probability);
   }
   for (int64_t i = a.classes + threadIdx.x; i < a.stride; i += kThreads) dlogits[i] = T(0.0f);
 }
@@ -186,33 +201,48 @@ __global__ void __launch_bounds__(kThreads)
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
   const float largest = a.normalizers[2 * row], log_sum = a.normalizers[2 * row + 1];
-  const float scale = a.scale * *a.factor;
   const int64_t target = a.targets[row];
+  const bool is_ignored = target == kIgnored;
+  const float scale = *a.factor / *a.counted;
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * kWidth; i < a.classes;
        i += kThreads * kWidth) {
     float x[kWidth];
     read(logits + i, x);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      x[k] = exponential<T>(x[k] - largest - log_sum) * scale;
+      x[k] = is_ignored ? 0 : exponential<T>(x[k] - largest - log_sum) * scale;
       if (i + k == target) x[k] -= scale;
     }
     write(dlogits + i, x);
   }
 }
 
-constexpr int kMeanThreads = 1024;
-__global__ void __launch_bounds__(kMeanThreads)
-    cross_entropy_mean_kernel(const float* values, int64_t count, float* mean) {
-  __shared__ double shared[kMeanThreads];
+constexpr int kSumThreads = 1024;
+__global__ void __launch_bounds__(kSumThreads)
+    cross_entropy_mean_kernel(const float* values, int64_t count, const float* counted,
+                              float* mean) {
+  __shared__ double shared[kSumThreads];
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kMeanThreads) sum += values[i];
+  for (int64_t i = threadIdx.x; i < count; i += kSumThreads) sum += values[i];
   shared[threadIdx.x] = sum;
-  for (int half = kMeanThreads / 2; half > 0; half /= 2) {
+  for (int half = kSumThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
   }
-  if (threadIdx.x == 0) *mean = static_cast<float>(shared[0] / static_cast<double>(count));
+  if (threadIdx.x == 0) *mean = static_cast<float>(shared[0] / static_cast<double>(*counted));
+}
+
+__global__ void __launch_bounds__(kSumThreads)
+    cross_entropy_counted_kernel(const int64_t* targets, int64_t count, float* counted) {
+  __shared__ unsigned of_warps[kSumThreads / kWarpLanes];
+  unsigned own = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kSumThreads) own += targets[i] != kIgnored;
+  own = __reduce_add_sync(~0u, own);
+  if (threadIdx.x % kWarpLanes == 0) of_warps[threadIdx.x / kWarpLanes] = own;
+  __syncthreads();
+  if (threadIdx.x >= kWarpLanes) return;
+  own = __reduce_add_sync(~0u, of_warps[threadIdx.x]);
+  if (threadIdx.x == 0) *counted = static_cast<float>(own);
 }
 
 template <typename T>
@@ -260,8 +290,15 @@ cudaError_t cross_entropy_backward(const CrossEntropyBackward& a, cudaStream_t s
   });
 }
 
-cudaError_t mean(const float* values, int64_t count, float* result, cudaStream_t stream) {
-  cross_entropy_mean_kernel<<<1, kMeanThreads, 0, stream>>>(values, count, result);
+cudaError_t cross_entropy_counted(const int64_t* targets, int64_t count, float* counted,
+                                  cudaStream_t stream) {
+  cross_entropy_counted_kernel<<<1, kSumThreads, 0, stream>>>(targets, count, counted);
+  return cudaGetLastError();
+}
+
+cudaError_t mean(const float* values, int64_t count, const float* counted, float* result,
+                 cudaStream_t stream) {
+  cross_entropy_mean_kernel<<<1, kSumThreads, 0, stream>>>(values, count, counted, result);
   return cudaGetLastError();
 }
 

@@ -83,8 +83,7 @@ struct SwigluBackward {
 cudaError_t swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
 
 // losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]]; NaN for a target outside
-// [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) *
-// scale.
+// [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) / *counted.
 struct CrossEntropy {
   const void* logits;  // (rows, classes), rows `stride` elements apart
   void* dlogits;       // the same shape, type and stride, or null; may be logits
@@ -98,19 +97,18 @@ struct CrossEntropy {
   // At least `classes`, and less than 8 more: a multiple of 8 makes rows that vectors take. What
   // lies behind a row's logits counts for nothing, and its gradient is 0.
   int64_t stride;
-  float scale;
+  const float* counted;  // cross_entropy_counted's; may be null where dlogits is
 };
 cudaError_t cross_entropy(const CrossEntropy& a, cudaStream_t stream);
 
-// dlogits[r] = (softmax(logits[r]) - one_hot) * scale * *factor, with forward's normalizers.
+// dlogits[r] = (softmax(logits[r]) - one_hot) * *factor / *counted, with forward's normalizers.
 struct CrossEntropyBackward {
   const void* logits;
   void* dlogits;
   Element type;
   const int64_t* targets;
-  const float *normalizers, *factor;
+  const float *normalizers, *factor, *counted;
   int64_t rows, classes;
-  float scale;
 };
 cudaError_t cross_entropy_backward(const CrossEntropyBackward& a, cudaStream_t stream);
 
@@ -129,7 +127,14 @@ struct EmbeddingBackward {
 };
 cudaError_t embedding_backward(const EmbeddingBackward& a, cudaStream_t stream);
 
-// *mean = sum(values) / count, summed in float64.
-cudaError_t mean(const float* values, int64_t count, float* mean, cudaStream_t stream);
+// *counted = how many of the targets are not ignored: whose loss and gradient the kernels above
+// leave at 0.
+constexpr int64_t kIgnored = -100;
+cudaError_t cross_entropy_counted(const int64_t* targets, int64_t count, float* counted,
+                                  cudaStream_t stream);
+
+// *mean = sum(values) / *counted, summed in float64.
+cudaError_t mean(const float* values, int64_t count, const float* counted, float* mean,
+                 cudaStream_t stream);
 
 }  // namespace flashstep::ops_cuda
