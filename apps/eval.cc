@@ -1,12 +1,10 @@
 // flashstep eval: loss, perplexity and bits per byte of a trained run on tokens or text.
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <numbers>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,8 +14,10 @@
 #include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
+#include "flashstep/data/cut.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/token_file.h"
+#include "flashstep/error.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/prepare_data.h"
 #include "flashstep/train/trained_model.h"
@@ -34,30 +34,30 @@ bool is_token_file(const fs::path& path) {
          (!fs::is_directory(path) && MappedFile(path).bytes().starts_with("\x93NUMPY"));
 }
 
-// The tokens of a text, as `tokenizer encode` makes them, in `folder`.
-fs::path encoded(const Tokenizer& tokenizer, const fs::path& text, const TemporaryFolder& folder) {
+// The tokens of a text, as `train` makes them of held-out text, in `folder`.
+fs::path encoded(const Tokenizer& tokenizer, const fs::path& text, const std::string& document_end,
+                 const TemporaryFolder& folder) {
   const fs::path tokens = folder / "tokens.npy";
+  const auto texts =
+      text_files(text, [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   TokenFileWriter writer(tokens, tokenizer.vocab_size());
+  ProgressBar bar("encoding", ProgressBar::Unit::kBytes);
   EncodeOptions options;
-  options.progress = interruptible({}, kInterrupted);
-  encode_files(tokenizer, text_files(text, {}), options, [&](auto ids) { writer.append(ids); });
+  options.progress = interruptible(bar.callback(), kInterrupted);
+  options.behind = missing_ends(texts, document_end);
+  encode_files(tokenizer, texts, options, [&](auto ids) { writer.append(ids); });
   writer.commit();
+  bar.finish();
   return tokens;
 }
 
 // Of the text of all tokens but the first, which nothing predicts; special tokens have none.
 uint64_t predicted_bytes(const Tokenizer& tokenizer, const TokenFile& tokens) {
-  constexpr uint64_t kPiece = 1 << 16;
   std::vector<uint64_t> bytes_of;
   for (const std::string& token : tokenizer.vocabulary().tokens) bytes_of.push_back(token.size());
   for (const uint32_t id : tokenizer.vocabulary().special_ids) bytes_of[id] = 0;
-  std::vector<uint32_t> ids;
   uint64_t bytes = 0;
-  for (uint64_t begin = 1; begin < tokens.size(); begin += kPiece) {
-    ids.resize(std::min(kPiece, tokens.size() - begin));
-    tokens.read(begin, std::span<uint32_t>(ids));
-    for (const uint32_t id : ids) bytes += bytes_of[id];
-  }
+  for (uint64_t i = 1; i < tokens.size(); ++i) bytes += bytes_of[tokens[i]];
   return bytes;
 }
 
@@ -71,8 +71,12 @@ void eval_command(const std::string& run, const std::string& path, const std::st
   } else {
     require_tokens_of(trained.tokenizer, path);
   }
-  const TokenFile tokens(is_text ? encoded(trained.tokenizer, path, *folder) : fs::path(path),
-                         trained.tokenizer.vocab_size());
+  const TokenFile tokens(
+      is_text ? encoded(trained.tokenizer, path, trained.config.text.document_end, *folder)
+              : fs::path(path),
+      trained.tokenizer.vocab_size());
+  require(tokens.size() >= 2, "[eval] expected at least 2 tokens in ", path, ", got ",
+          tokens.size());
   ProgressBar bar("evaluating", ProgressBar::Unit::kCount);
   EvaluateOptions options;
   options.batch_size = trained.config.train.batch_size;

@@ -80,10 +80,10 @@ void save(const std::filesystem::path& directory, ModelRef model,
 // Takes back the newest checkpoint that is whole, and returns its step; 0, and nothing is changed,
 // if there is none. `model` and `optimizer` are those that were saved, on any number of ranks
 // (on another one all buffers are rank 0's, and a rank that was not there keeps its random
-// generators, unless all that were there drew alike) and however sharded. UserError, on all ranks,
-// for a checkpoint of another model (what differs first is named) or another optimizer, for one
-// that may not be read, and if all that is there is damaged. A sentence on stderr for each damaged
-// one that was passed over, which is renamed to
+// generators, unless several were there and drew alike) and however sharded. UserError, on all
+// ranks, for a checkpoint of another model (what differs first is named) or another optimizer, for
+// one that may not be read, and if all that is there is damaged. A sentence on stderr for each
+// damaged one that was passed over, which is renamed to
 // *.damaged and stays. The directory is one program's: what another one has written since is set
 // aside, too.
 int64_t load_if_exists(const std::filesystem::path& directory, ModelRef model,

@@ -288,7 +288,8 @@ class DistributedDataParallel : public torch::nn::Module {
 
 struct BatchShare {
   int64_t rows = 0;   // of all ranks together
-  double weight = 0;  // for the mean loss of this rank's rows: own rows times W over all rows
+  double weight = 0;  // for the mean loss of this rank's rows: own rows times W over all rows.
+                      // Where a loss ignores targets, give those that count instead of rows
 };
 
 // With the loss so weighted, the mean over the ranks is the mean over all rows. All ranks call it

@@ -255,6 +255,17 @@ class TrainTest(TrainCommandTest):
         bits = values["loss"] * values["tokens"] / 0.693147 / byte_count
         self.assertAlmostEqual(values["bits/byte"], bits, delta=bits * 20 / byte_count + 1e-3)
         self.refused(["no.txt"], "eval", "whole", "no.txt")
+        # The files of a directory end their documents, as those that a run holds out do.
+        os.mkdir("held_out")
+        for name, ids in (("a", "Once there was a cat."), ("b", "A dog ran.")):
+            Path(f"held_out/{name}.txt").write_text(ids)
+        Path("joined.txt").write_text("Once there was a cat.<|endoftext|>A dog ran.<|endoftext|>")
+        Path("held_out/c.md").write_text("no text")
+        directory = flashstep("eval", "whole", "held_out")
+        self.assertEqual(directory.stdout, flashstep("eval", "whole", "joined.txt").stdout)
+        self.assertIn("2 files of held_out read, 1 left out", directory.stderr)
+        Path("short.txt").write_text("<|endoftext|>")
+        self.refused(["at least 2 tokens in short.txt, got 1"], "eval", "whole", "short.txt")
 
     def test_one_of_a_runs_checkpoints(self):
         losses = {path: flashstep("eval", path, "data/validation.npy").stdout
@@ -268,8 +279,12 @@ class TrainTest(TrainCommandTest):
         named = flashstep("generate", "whole/checkpoints/step_00000008", "--prompt", "Once")
         self.assertEqual(text.stdout, named.stdout)
         shutil.copytree("whole/checkpoints/step_00000008", "alone/checkpoints/step_00000008")
-        self.refused(["expected the directory of a run", "alone"], "eval", "alone/checkpoints/step_00000008",
-                     "data/validation.npy")
+        self.refused(["within its run, RUN/checkpoints/step_N, got alone/checkpoints"], "eval",
+                     "alone/checkpoints/step_00000008", "data/validation.npy")
+        os.symlink("whole/checkpoints/step_00000008", "best")
+        self.assertEqual(flashstep("eval", "best", "data/validation.npy").stdout, earlier)
+        here = flashstep("eval", ".", "../../../data/validation.npy", cwd="whole/checkpoints/step_00000008")
+        self.assertEqual(here.stdout, earlier, here.stderr)
 
     def test_a_run_that_diverged_says_so(self):
         train = flashstep("train", "config.json", "--run", "diverged", "--set", "schedule.learning_rate=1000",
@@ -282,7 +297,7 @@ class TrainTest(TrainCommandTest):
         evaluated = flashstep("eval", "diverged", "data/validation.npy")
         self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
         self.assertIn("NOTE: the loss is not finite", evaluated.stderr)
-        self.assertRegex(evaluated.stdout, r"loss +not finite\nperplexity +not finite\n")
+        self.assertRegex(evaluated.stdout, r"loss +not finite\nperplexity +not finite\nbits/byte +not finite\n")
         self.refused(["[generate] expected numbers as the model's logits"], "generate", "diverged", "--prompt", "Once")
 
     def test_a_config_that_was_changed_is_named(self):

@@ -147,7 +147,7 @@ class BatchesObject : public torch::CustomClassHolder {
       inputs[row].copy_(tokens_.narrow(0, start, context));
       targets[row].copy_(tokens_.narrow(0, start + 1, context));
     }
-    const auto least = inputs.min().item<int64_t>();
+    const auto least = std::min(inputs.min().item<int64_t>(), targets.min().item<int64_t>());
     require(least >= 0, "[BatchSampler] expected token ids of at least 0, got ", least);
     return {inputs, targets};
   }

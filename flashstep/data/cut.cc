@@ -186,6 +186,14 @@ bool ends_document(const fs::path& file, std::string_view document_end) {
   return mapped.bytes().find(document_end, from) != std::string_view::npos;
 }
 
+std::vector<std::string> missing_ends(const std::vector<fs::path>& files,
+                                      const std::string& document_end) {
+  std::vector<std::string> ends;
+  for (const fs::path& file : files)
+    ends.push_back(ends_document(file, document_end) ? "" : document_end);
+  return ends;
+}
+
 void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::path& to,
                 const ProgressFunction& progress) {
   constexpr uint64_t kChunkBytes = 4 << 20;

@@ -37,6 +37,10 @@ std::string hint_of_line_breaks(const std::vector<std::filesystem::path>& files,
 // Whether nothing but white space follows its last document's end, or it holds no text.
 bool ends_document(const std::filesystem::path& file, std::string_view document_end);
 
+// What to encode behind each file so that all end their document: `document_end`, or nothing.
+std::vector<std::string> missing_ends(const std::vector<std::filesystem::path>& files,
+                                      const std::string& document_end);
+
 // Copies bytes [begin, end) of `from` into a new file `to`, streaming.
 void copy_range(const std::filesystem::path& from, uint64_t begin, uint64_t end,
                 const std::filesystem::path& to, const ProgressFunction& progress = {});

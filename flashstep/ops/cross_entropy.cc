@@ -57,11 +57,11 @@ void check_targets(const char* operation, const at::Tensor& targets, at::IntArra
           targets.scalar_type());
   if (!targets.is_cpu() || targets.numel() == 0) return;
   const bool may_ignore = targets.min().item<int64_t>() == kIgnoredTarget;
-  check_ids(operation, "targets", may_ignore ? targets.masked_select(counts(targets)) : targets,
+  check_ids(operation, "targets", may_ignore ? targets.masked_select(is_counted(targets)) : targets,
             classes);
 }
 
-at::Tensor counts(const at::Tensor& targets) { return targets != kIgnoredTarget; }
+at::Tensor is_counted(const at::Tensor& targets) { return targets != kIgnoredTarget; }
 
 // On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
 // logits. On a GPU backward computes the gradient from the logits: the factor that comes in is on
@@ -80,7 +80,7 @@ std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits
     return {mean_cuda(losses, counted), normalizers};
   }
   const auto dlogits = wants_gradient ? at::empty_like(logits) : at::empty({0}, logits.options());
-  const auto counted = counts(targets).sum().item<int64_t>();
+  const auto counted = is_counted(targets).sum().item<int64_t>();
   const kernels::CrossEntropy arguments{
       logits.data_ptr(),        wants_gradient ? dlogits.data_ptr() : nullptr,
       element_of(logits),       targets.data_ptr<int64_t>(),
@@ -112,10 +112,10 @@ at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& log
 at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& targets) {
   const auto dtype = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto log_probabilities = at::log_softmax(logits.to(dtype), -1);
-  const auto counts = internal::counts(targets);
+  const auto counted = internal::is_counted(targets);
   const auto of_targets =
-      log_probabilities.gather(-1, targets.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1);
-  return -at::where(counts, of_targets, 0).sum() / counts.sum();
+      log_probabilities.gather(-1, targets.masked_fill(~counted, 0).unsqueeze(-1)).squeeze(-1);
+  return -at::where(counted, of_targets, 0).sum() / counted.sum();
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {

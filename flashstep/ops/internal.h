@@ -27,7 +27,7 @@ bool isa_multiplies(const std::string& isa, at::ScalarType dtype);
 void check_ids(const char* operation, const char* what, const at::Tensor& ids, int64_t end);
 
 // (...) bool: which targets are not ignored.
-at::Tensor counts(const at::Tensor& targets);
+at::Tensor is_counted(const at::Tensor& targets);
 // UserError unless targets are int64 of this shape and, on the CPU, in [0, classes) or ignored.
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes);

@@ -100,7 +100,7 @@ LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const T
   if (wants_x) made.dx = at::empty(x.sizes(), x.options());
   if (wants_weight) made.dweight = at::zeros(weight.sizes(), x.options().dtype(at::kFloat));
   const auto counted_in = [](const Tensor& some) {
-    return static_cast<double>(internal::counts(some).sum().item<int64_t>());
+    return static_cast<double>(internal::is_counted(some).sum().item<int64_t>());
   };
   const double counted = counted_in(targets);
   if (counted == 0) made.loss.fill_(std::numeric_limits<double>::quiet_NaN());

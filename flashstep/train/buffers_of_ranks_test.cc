@@ -189,5 +189,36 @@ TEST(GeneratorsOfRanks, GoOnOnAnyNumberOfRanks) {
   expect_draws(2, 3, /*apart=*/0, {0, 1, 0});  // drew alike
 }
 
+// The loop's checkpoints of one rank with a group.
+TEST(GeneratorsOfRanks, OfOneRankAreNotCopied) {
+  for (const int ranks : {1, 2}) {
+    testing::run_ranks(ranks, [](const Environment& environment) {
+      const Group group(environment);
+      const fs::path own = fs::temp_directory_path() / str("flashstep_one_draws_", ::getppid());
+      torch::manual_seed(3);
+      Normalized net;
+      const auto parallel = data_parallelism(net, group);
+      AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(0.1));
+      torch::manual_seed(100 + group.rank());
+      double drawn = 0;
+      Job job{net, optimizer, [&](int64_t, int64_t) {
+                drawn = torch::rand({1}, torch::kDouble).item<double>();
+                return parallel->call([&] { return net.forward(torch::ones({6, 4})).mean(); });
+              }};
+      job.parallel = parallel;
+      LoopOptions options;
+      options.run_directory = own;
+      options.resume = true;
+      options.steps = group.world_size();
+      options.quiet = true;
+      run(job, options);
+      const auto all = group.all_gather(drawn);
+      if (group.world_size() == 1) return;
+      EXPECT_NE(all[0], all[1]);
+      if (group.is_first()) fs::remove_all(own);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace flashstep

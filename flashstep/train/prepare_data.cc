@@ -259,10 +259,7 @@ class Preparation {
                   const fs::path& output, bool cut_short = false) const {
     Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
     const std::string& document_end = config_.text.document_end;
-    std::vector<std::string> ends;  // what each text lacks
-    for (const fs::path& text : texts) {
-      ends.push_back(ends_document(text, document_end) ? "" : document_end);
-    }
+    std::vector<std::string> ends = missing_ends(texts, document_end);
     if (cut_short) ends.back().clear();
     const auto added =
         std::count_if(ends.begin(), ends.end(), [](auto& end) { return !end.empty(); });

@@ -83,14 +83,14 @@ struct State {
 
 // The generators that `rank` goes on with, of random_state()'s. Empty for one that was not there:
 // its own are as the program has seeded them, and drawing as another rank does would repeat that
-// one's dropout. Where all ranks drew alike, the program wants so.
+// one's dropout. Where several were there and drew alike, the program wants so.
 OrderedJson random_of(const OrderedJson& saved, size_t rank) {
   if (!saved.contains("ranks")) return rank == 0 ? saved : OrderedJson::object();
   const OrderedJson& ranks = saved.at("ranks");
   if (rank < ranks.size()) return ranks.at(rank);
   const bool all_alike = std::all_of(ranks.begin(), ranks.end(),
                                      [&](const auto& other) { return other == ranks.front(); });
-  return all_alike ? ranks.front() : OrderedJson::object();
+  return all_alike && ranks.size() > 1 ? ranks.front() : OrderedJson::object();
 }
 
 // The bytes are known to be whole; they may still be those of another version of this program.

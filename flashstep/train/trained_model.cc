@@ -66,9 +66,11 @@ bool is_checkpoint(const fs::path& path) { return fs::exists(path / kStateName);
 
 // RUN of RUN or RUN/checkpoints/step_N.
 fs::path run_of(const fs::path& path) {
-  return is_checkpoint(path)
-             ? (fs::absolute(path) / kStateName).parent_path().parent_path().parent_path()
-             : path;
+  if (!is_checkpoint(path)) return path;
+  const fs::path run = fs::canonical(path).parent_path().parent_path();
+  require(fs::exists(run / "config.json"), "[run] expected a checkpoint within its run, ",
+          "RUN/checkpoints/step_N, got ", path.string());
+  return run;
 }
 
 }  // namespace

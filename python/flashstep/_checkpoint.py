@@ -129,6 +129,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     module = _unwrapped(model)
     files = classes.CheckpointFiles(os.fspath(path))
     kept = json.loads(files.state_json())
+    state = from_json(kept.get("caller", {}))
     own, passing = _model_tensors(module)
     places = {_plain(name): place for place, name in enumerate(files.names(True))}
     for name, tensor in own.items():
@@ -163,7 +164,7 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(files.read(True, places[name]))
-    return Checkpoint(files.step(), from_json(kept.get("caller", {})))
+    return Checkpoint(files.step(), state)
 
 
 def _read(kinds: dict[str, Any]) -> dict[str, Any]:

@@ -142,33 +142,6 @@ class Checkpoints(unittest.TestCase):
     def test_ranks_read_their_share(self):
         ranks.run(2, reads_its_share, self.folder.name)
 
-    def test_a_state_comes_back_as_it_was(self):
-        net = torch.nn.Linear(2, 2)
-
-        def make():
-            optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-            return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 6]), optimizer
-
-        scheduler, optimizer = make()
-        for _ in range(2):
-            optimizer.step()
-            scheduler.step()
-        state = {
-            "scheduler": scheduler.state_dict(),
-            "keys": {1: "a", 2.5: "b", None: "c", (1, "x"): "d", "1": "e"},
-            "marks": [{"tuple": [1]}, {"dict": [[1, 2]]}, {"tensor": 1, "dtype": "float32"}, {}, ()],
-            "more": (1, [2, (3,)], True, None, "text"),
-        }
-        flashstep.save_checkpoint(self.path, model=net, optimizer=optimizer, step=2, state=state)
-        found = flashstep.load_checkpoint(self.path, model=net).state
-        self.assertEqual(found, state)
-        again, _ = make()
-        again.load_state_dict(found["scheduler"])
-        for _ in range(5):
-            again.optimizer.step()
-            again.step()
-        self.assertAlmostEqual(again.get_last_lr()[0], 0.01)
-
     def test_mistakes_are_sentences(self):
         net = nets.Net()
         flashstep.save_checkpoint(self.path, model=net, optimizer=flashstep.AdamW(net.parameters()))
@@ -193,18 +166,6 @@ class Checkpoints(unittest.TestCase):
             (
                 lambda: flashstep.save_checkpoint(self.path, model=flashstep.FullyShardedDataParallel(nets.Net())),
                 r"expected whole parameters, which gather_full_parameters\(\) gives",
-            ),
-            (
-                lambda: flashstep.save_checkpoint(self.path, model=net, state={"when": [object()]}),
-                r"JSON can hold, got state\['when'\]\[0\] of type object",
-            ),
-            (
-                lambda: flashstep.save_checkpoint(self.path, model=net, state={(1, net): 2}),
-                "got a key of state,\\[1\\] of type",
-            ),
-            (
-                lambda: flashstep.save_checkpoint(self.path, model=net, state={"best": [{"loss": float("inf")}]}),
-                r"JSON can hold, got state\['best'\]\[0\]\['loss'\] = inf",
             ),
             (
                 lambda: flashstep.save_checkpoint(

@@ -28,6 +28,8 @@ class Batches(unittest.TestCase):
     def test_refuses_negative_ids(self):
         with self.assertRaisesRegex(ValueError, "token ids of at least 0, got -"):
             flashstep.BatchSampler(-torch.arange(50), batch_size=4, context_length=7).at(0)
+        with self.assertRaisesRegex(ValueError, "got -100"):  # a target only
+            flashstep.BatchSampler(torch.tensor([1, 2, -100]), batch_size=1, context_length=2).at(0)
 
     def test_copies(self):
         sampler = flashstep.BatchSampler(torch.arange(500), batch_size=4, context_length=3, seed=2, order="epoch")

@@ -83,7 +83,8 @@ struct SwigluBackward {
 cudaError_t swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
 
 // losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]]; NaN for a target outside
-// [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) / *counted.
+// [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) / *counted. Of
+// an ignored target (kIgnored) both are 0.
 struct CrossEntropy {
   const void* logits;  // (rows, classes), rows `stride` elements apart
   void* dlogits;       // the same shape, type and stride, or null; may be logits
