@@ -63,24 +63,16 @@ void check_targets(const char* operation, const at::Tensor& targets, at::IntArra
 
 at::Tensor is_counted(const at::Tensor& targets) { return targets != kIgnoredTarget; }
 
-// On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
-// logits. On a GPU backward computes the gradient from the logits: the factor that comes in is on
-// the device and the host does not wait for it, and a float16 gradient is scaled before it is
-// rounded.
-std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits_any,
-                                                        const at::Tensor& targets_any,
-                                                        bool wants_gradient) {
-  const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
+double counted_of(const at::Tensor& targets) {
+  return static_cast<double>(is_counted(targets).sum().item<int64_t>());
+}
+
+std::pair<double, at::Tensor> cross_entropy_on_cpu(const at::Tensor& logits,
+                                                   const at::Tensor& targets, double counted,
+                                                   bool wants_gradient) {
   const int64_t classes = logits.size(-1), rows = targets.numel();
-  const auto options = logits.options().dtype(at::kFloat);
-  const auto losses = at::empty({rows}, options);
-  if (logits.is_cuda()) {
-    const auto normalizers = at::empty({rows, 2}, options), counted = counted_cuda(targets);
-    cross_entropy_cuda(logits, targets, counted, losses, normalizers);
-    return {mean_cuda(losses, counted), normalizers};
-  }
+  const auto losses = at::empty({rows}, logits.options().dtype(at::kFloat));
   const auto dlogits = wants_gradient ? at::empty_like(logits) : at::empty({0}, logits.options());
-  const auto counted = is_counted(targets).sum().item<int64_t>();
   const kernels::CrossEntropy arguments{
       logits.data_ptr(),        wants_gradient ? dlogits.data_ptr() : nullptr,
       element_of(logits),       targets.data_ptr<int64_t>(),
@@ -91,8 +83,27 @@ std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits
   });
   // One order of additions, in double: the loss does not depend on the number of threads.
   const float* values = losses.data_ptr<float>();
-  const double total = std::accumulate(values, values + rows, 0.0);
-  return {at::scalar_tensor(total / static_cast<double>(counted), options), dlogits};
+  return {std::accumulate(values, values + rows, 0.0), dlogits};
+}
+
+// On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
+// logits. On a GPU backward computes the gradient from the logits: the factor that comes in is on
+// the device and the host does not wait for it, and a float16 gradient is scaled before it is
+// rounded.
+std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits_any,
+                                                        const at::Tensor& targets_any,
+                                                        bool wants_gradient) {
+  const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
+  const auto options = logits.options().dtype(at::kFloat);
+  if (logits.is_cuda()) {
+    const auto losses = at::empty({targets.numel()}, options), counted = counted_cuda(targets);
+    const auto normalizers = at::empty({targets.numel(), 2}, options);
+    cross_entropy_cuda(logits, targets, counted, losses, normalizers);
+    return {mean_cuda(losses, counted), normalizers};
+  }
+  const double counted = counted_of(targets);
+  const auto [sum, dlogits] = cross_entropy_on_cpu(logits, targets, counted, wants_gradient);
+  return {at::scalar_tensor(sum / counted, options), dlogits};
 }
 
 at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& logits,

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <limits>
-#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -96,37 +94,26 @@ LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const T
                                   bool wants_x, bool wants_weight) {
   const int64_t rows = x.size(0);
   LossAndGradients made;
-  made.loss = at::zeros({}, x.options().dtype(at::kFloat));
   if (wants_x) made.dx = at::empty(x.sizes(), x.options());
   if (wants_weight) made.dweight = at::zeros(weight.sizes(), x.options().dtype(at::kFloat));
-  const auto counted_in = [](const Tensor& some) {
-    return static_cast<double>(internal::is_counted(some).sum().item<int64_t>());
-  };
-  const double counted = counted_in(targets);
-  if (counted == 0) made.loss.fill_(std::numeric_limits<double>::quiet_NaN());
   const int64_t chunk = linear_cross_entropy_rows(rows, weight.size(0), x.element_size());
-  bool is_first = true;
+  const double counted = internal::counted_of(targets);
+  double losses = 0;
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
-    const Tensor part = x.narrow(0, begin, count), of_part = targets.narrow(0, begin, count);
-    const double counted_here = counted_in(of_part);
-    if (counted_here == 0) {
-      if (wants_x) made.dx.narrow(0, begin, count).zero_();
-      continue;
-    }
-    const double share = counted_here / counted;
-    const auto [loss, dlogits] =
-        internal::cross_entropy_forward(logits_of(part, weight), of_part, wants_x || wants_weight);
-    made.loss.add_(loss, share);
-    if (wants_x) internal::cpu_product(dlogits, weight, made.dx.narrow(0, begin, count), share);
+    const Tensor part = x.narrow(0, begin, count);
+    const auto [sum, dlogits] = internal::cross_entropy_on_cpu(
+        logits_of(part, weight), targets.narrow(0, begin, count), counted, wants_x || wants_weight);
+    losses += sum;
+    if (wants_x) internal::cpu_product(dlogits, weight, made.dx.narrow(0, begin, count));
     if (!wants_weight) continue;
     if (made.dweight.scalar_type() == part.scalar_type()) {
-      internal::cpu_product(dlogits.t(), part, made.dweight, share,
-                            std::exchange(is_first, false) ? 0 : 1);
+      internal::cpu_product(dlogits.t(), part, made.dweight, 1, begin == 0 ? 0 : 1);
     } else {
-      made.dweight.add_(at::mm(dlogits.t(), part), share);
+      made.dweight.add_(at::mm(dlogits.t(), part));
     }
   }
+  made.loss = at::scalar_tensor(losses / counted, x.options().dtype(at::kFloat));
   return made;
 }
 

@@ -351,10 +351,10 @@ TEST(Save, TakesFullyShardedModules) {
 
 TEST(Save, AFailureIsThrownOnAllRanks) {
   const Folder folder("refused");
-  write_file(folder.path, "a file where the directory would be");
   testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     const Folder folder("refused", /*is_owner=*/false);
+    if (group.is_first()) write_file(folder.path, "a file where the directory would be");
     DistributedDataParallel model(std::make_shared<Net>(), group);
     ShardedAdamW optimizer(model, torch::optim::AdamWOptions(1e-2));
     EXPECT_THROW(save(folder.path, model, optimizer, 1), MachineError);
