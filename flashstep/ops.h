@@ -71,7 +71,8 @@ at::Tensor rope_reference(const at::Tensor& x, const RotaryTables& tables);
 
 // silu(a) * b with silu(a) = a / (1 + exp(-a)), element by element, computed in float32 (float64
 // for float64 inputs) and rounded once. Differentiable once.
-//   a, b: the same shape and floating dtype. Returns that shape and dtype. UserError for others.
+//   a, b: the same shape, floating. Returns that shape in their dtype; of two dtypes, what PyTorch
+//         promotes them to. UserError for others.
 // Source: Shazeer, "GLU variants improve Transformer" (2020), equation 6.
 at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b);
 

@@ -48,7 +48,7 @@ void register_files(torch::Library& library) {
       .def("step", for_python(&CheckpointFiles::step))
       .def("state_json", for_python(&CheckpointFiles::state_json))
       .def("names", for_python(&CheckpointFiles::names))
-      .def("sizes", for_python(&CheckpointFiles::sizes))
+      .def("form", for_python(&CheckpointFiles::form))
       .def("read", for_python(&CheckpointFiles::read));
 }
 

@@ -22,9 +22,7 @@ class CheckpointFiles : public torch::CustomClassHolder {
     for (const StoredTensor& tensor : tensors(of_model)) names.push_back(tensor.name);
     return names;
   }
-  std::vector<int64_t> sizes(bool of_model, int64_t index) {
-    return tensors(of_model).at(index).form.sizes().vec();
-  }
+  at::Tensor form(bool of_model, int64_t index) { return tensors(of_model).at(index).form; }
   at::Tensor read(bool of_model, int64_t index) { return tensors(of_model).at(index).whole(); }
   const StoredTensors& tensors(bool of_model) const {
     return (of_model ? stored_.model : stored_.optimizer).tensors;

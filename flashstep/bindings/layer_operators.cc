@@ -131,6 +131,10 @@ Tensor swiglu_differentiable(const Tensor& a, const Tensor& b) { return Swiglu::
 
 Tensor swiglu_operator(const Tensor& a, const Tensor& b) {
   if (!is_looked_at(a) && !is_looked_at(b)) return flashstep::swiglu(a, b);
+  if (a.scalar_type() != b.scalar_type()) {
+    const auto dtype = at::promote_types(a.scalar_type(), b.scalar_type());
+    return swiglu_operator(a.to(dtype), b.to(dtype));
+  }
   if (!internal::has_pass(a) || a.device() != b.device()) return swiglu_reference(a, b);
   static const auto op = operator_named<decltype(swiglu_forward)>("flashstep::swiglu_forward");
   return op.call(a, b);

@@ -70,36 +70,52 @@ int64_t sample(std::span<const float> logits, const GenerateOptions& options, do
                            id, ", as from the weights of a run that diverged"));
     }
   }
-  std::vector<int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](int64_t a, int64_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  // By falling probability; the likeliest is at a heap's front.
+  const auto is_behind = [&](int64_t a, int64_t b) {
+    return logits[a] < logits[b] || (logits[a] == logits[b] && a > b);
   };
-  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
-  const bool all = options.top_k == 0 || options.top_k >= static_cast<int64_t>(order.size());
-  const auto kept = all ? order.end() : order.begin() + options.top_k;
-  std::partial_sort(order.begin(), kept, order.end(), likelier);
-  order.erase(kept, order.end());
-
-  std::vector<double> weights;
-  double total = 0;
-  for (const int64_t id : order) {
-    const double scaled =
-        (static_cast<double>(logits[id]) - logits[order[0]]) / options.temperature;
-    weights.push_back(std::exp(scaled));
-    total += weights.back();
+  std::vector<int64_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const int64_t likeliest = *std::max_element(ids.begin(), ids.end(), is_behind);
+  if (options.temperature == 0) return likeliest;
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(ids.size())) {
+    const auto kept = ids.begin() + options.top_k;
+    std::nth_element(ids.begin(), kept, ids.end(),
+                     [&](int64_t a, int64_t b) { return is_behind(b, a); });
+    ids.erase(kept, ids.end());
   }
-  double reach = 0;  // weight of the tokens that top_p keeps
-  size_t count = 0;
-  while (count < weights.size() && (count == 0 || reach < options.top_p * total)) {
-    reach += weights[count++];
+
+  const double largest = logits[likeliest];
+  const auto weight = [&](int64_t id) {
+    const double logit = logits[id];
+    return logit == largest ? 1.0 : std::exp((logit - largest) / options.temperature);
+  };
+  double total = 0;
+  for (const int64_t id : ids) total += weight(id);
+  // A heap, not a sort: few of a large vocabulary are looked at.
+  std::make_heap(ids.begin(), ids.end(), is_behind);
+  std::vector<int64_t> taken;
+  const auto take = [&] {
+    std::pop_heap(ids.begin(), ids.end(), is_behind);
+    taken.push_back(ids.back());
+    ids.pop_back();
+    return weight(taken.back());
+  };
+  double reach = total;  // weight of the tokens that top_p keeps
+  if (options.top_p < 1) {
+    reach = 0;
+    while (!ids.empty() && (taken.empty() || reach < options.top_p * total)) reach += take();
   }
   double rest = uniform * reach;
-  for (size_t i = 0; i + 1 < count; ++i) {
-    if (rest < weights[i]) return order[i];
-    rest -= weights[i];
+  for (const int64_t id : taken) {
+    rest -= weight(id);
+    if (rest < 0) return id;
   }
-  return order[count - 1];
+  while (options.top_p == 1 && !ids.empty()) {
+    rest -= take();
+    if (rest < 0) break;
+  }
+  return taken.back();
 }
 
 std::vector<int64_t> generate(Transformer& model, std::span<const int64_t> prompt,

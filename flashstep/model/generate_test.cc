@@ -113,6 +113,37 @@ TEST(Generate, SamplesAsTheOptionsSay) {
   EXPECT_EQ(draw(0.54), 3);
 }
 
+// The whole vocabulary sorted, its probabilities added up from the likeliest on.
+int64_t sample_of_all(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
+  auto [sorted, ids] = (logits.to(at::kDouble) / options.temperature).sort(true, 0, true);
+  if (options.top_k > 0) sorted = sorted.narrow(0, 0, options.top_k);
+  auto sums = sorted.softmax(0).cumsum(0);
+  if (options.top_p < 1) {
+    const int64_t count = (sums < options.top_p).sum().item<int64_t>() + 1;
+    sums = sums.narrow(0, 0, count) / sums[count - 1];
+  }
+  return ids[(sums <= uniform).sum().item<int64_t>()].item<int64_t>();
+}
+
+TEST(Generate, SamplesAsIfAllWereSorted) {
+  torch::manual_seed(4);
+  const at::Tensor logits = (torch::randn({5000}) * 3).mul(8).round().div(8);  // with ties
+  const std::span<const float> values(logits.data_ptr<float>(), 5000);
+  for (const double temperature : {0.5, 1.0, 3.0}) {
+    for (const int64_t top_k : {0, 1, 40, 4999}) {
+      for (const double top_p : {1.0, 0.9, 0.1}) {
+        GenerateOptions options;
+        options.temperature = temperature;
+        options.top_k = top_k;
+        options.top_p = top_p;
+        for (const double uniform : {0.0, 0.113, 0.51, 0.873, 0.9991})
+          EXPECT_EQ(sample(values, options, uniform), sample_of_all(logits, options, uniform))
+              << temperature << " " << top_k << " " << top_p << " " << uniform;
+      }
+    }
+  }
+}
+
 TEST(Generate, LogitsMayBeInfiniteButNotNaN) {
   const float inf = std::numeric_limits<float>::infinity();
   GenerateOptions options;

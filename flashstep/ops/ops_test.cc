@@ -8,66 +8,15 @@
 #include "flashstep/ops/cost.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
-#include "flashstep/testing/compare.h"
+#include "flashstep/ops/test_op.h"
 
 namespace flashstep {
 namespace {
-
 using at::Tensor;
-using Op = std::function<Tensor(const std::vector<Tensor>&)>;
-
-// Output and gradients of op at `inputs` rounded to `dtype` and then computed in `compute`; the
-// gradient that comes in is a fixed function of the output's shape.
-std::vector<Tensor> run(const Op& op, const std::vector<Tensor>& inputs, at::ScalarType dtype,
-                        at::ScalarType compute) {
-  std::vector<Tensor> x;
-  for (const auto& t : inputs) {
-    x.push_back(
-        t.to(dtype).to(compute).detach().clone(at::MemoryFormat::Preserve).requires_grad_());
-  }
-  const auto y = op(x);
-  const auto dy = at::sin(at::arange(y.numel(), at::kDouble)).view(y.sizes()).to(dtype);
-  y.backward(dy.to(y.scalar_type()));
-  std::vector<Tensor> results = {y.detach()};
-  for (const auto& t : x) results.push_back(t.grad());
-  return results;
-}
-
-// The fused op in float32 and bfloat16 against the reference in float64, and against the reference
-// in the same dtype by the twice-naive rule.
-void expect_agreement(const Op& fused, const Op& reference, const std::vector<Tensor>& inputs,
-                      const std::string& what) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const auto got = run(fused, inputs, dtype, dtype), naive = run(reference, inputs, dtype, dtype),
-               oracle = run(reference, inputs, dtype, at::kDouble);
-    for (size_t i = 0; i < got.size(); ++i) {
-      if (oracle[i].numel() == 0) continue;
-      EXPECT_EQ(got[i].scalar_type(), naive[i].scalar_type()) << what;
-      // Epsilon: one rounding of the largest value.
-      const double largest = oracle[i].abs().max().item<double>();
-      const double unit = dtype == at::kFloat ? 6e-7 : 8e-3;
-      EXPECT_TRUE(testing::within_twice_naive(got[i], naive[i], oracle[i], unit * largest + 1e-30))
-          << what << " " << dtype << (i ? " gradient " : " output ") << i;
-    }
-  }
-}
-
-void expect_gradients(const Op& op, std::vector<Tensor> inputs, double tolerance) {
-  for (auto& x : inputs) x = x.to(at::kDouble).detach().requires_grad_();
-  const auto y = op(inputs);
-  const auto weights = at::cos(at::arange(y.numel(), at::kDouble)).view(y.sizes());
-  (y * weights).sum().backward();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto slope = testing::finite_difference(
-        [&](const Tensor& x) {
-          auto changed = inputs;
-          changed[i] = x;
-          return op(changed);
-        },
-        inputs[i], weights);
-    EXPECT_TRUE(testing::close(inputs[i].grad(), slope, tolerance)) << "input " << i;
-  }
-}
+using testing::expect_agreement;
+using testing::expect_gradients;
+using testing::Op;
+using testing::run;
 
 // Widths around the vectors of 4, 8 and 16 lanes, primes, and more rows than one partial sum.
 const std::vector<std::vector<int64_t>> kShapes = {{1, 1},   {3, 7},      {5, 8},  {2, 9},
@@ -135,6 +84,18 @@ TEST(Swiglu, TakesAnyStrides) {
                    "transposed");
 }
 
+TEST(Swiglu, PromotesTwoDtypesAsPyTorchDoes) {
+  torch::manual_seed(12);
+  const auto a = torch::randn({3, 9}, at::kBFloat16).requires_grad_(), b = torch::randn({3, 9});
+  const auto y = swiglu(a, b), expected = at::silu(a.detach().to(at::kFloat)) * b;
+  EXPECT_EQ(y.scalar_type(), at::kFloat);
+  EXPECT_TRUE(testing::close(y, expected, 1e-6));
+  y.sum().backward();
+  EXPECT_EQ(a.grad().scalar_type(), at::kBFloat16);
+  EXPECT_EQ(swiglu(b, a).scalar_type(), at::kFloat);
+  EXPECT_THROW(swiglu(b, b.to(at::kLong)), UserError);
+}
+
 TEST(Rope, AgreesWithTheReference) {
   torch::manual_seed(6);
   for (const int64_t d : {2, 6, 8, 16, 18, 32, 34, 64, 126}) {
@@ -174,145 +135,6 @@ TEST(Rope, HasTheRightGradient) {
   const auto tables = rotary_tables(3, 6, 10000.0);
   expect_gradients([&](const auto& in) { return rope(in[0], tables); },
                    {torch::randn({1, 2, 3, 6})}, 1e-8);
-}
-
-TEST(CrossEntropy, AgreesWithTheReference) {
-  torch::manual_seed(7);
-  for (const int64_t classes : {1, 2, 15, 16, 17, 257, 1000}) {
-    for (const int64_t rows : {1, 3, 70}) {
-      const auto targets = torch::randint(classes, {rows});
-      // Also far from 0, where the maximum and the sum's logarithm, added up, would lose digits.
-      for (const int64_t from : {0, 10000}) {
-        expect_agreement([&](const auto& x) { return cross_entropy(x[0], targets); },
-                         [&](const auto& x) { return cross_entropy_reference(x[0], targets); },
-                         {torch::randn({rows, classes}) * 5 + from},
-                         str(rows, " rows of ", classes, " from ", from));
-      }
-    }
-  }
-}
-
-TEST(CrossEntropy, HasTheRightGradient) {
-  const auto targets = torch::tensor({0, 4, 2}, at::kLong);
-  expect_gradients([&](const auto& x) { return cross_entropy(x[0], targets); },
-                   {torch::randn({3, 5})}, 1e-8);
-}
-
-TEST(CrossEntropy, SurvivesLargeLogitsAndTellsOfBadOnes) {
-  const auto targets = torch::tensor({1}, at::kLong);
-  const auto loss = [&](float a, float b) {
-    auto x = torch::zeros({1, 37});
-    x[0][0] = a;
-    x[0][1] = b;
-    return cross_entropy(x, targets).item<float>();
-  };
-  EXPECT_NEAR(loss(1e4f, 1e4f), std::log(2.0), 1e-3);
-  EXPECT_FLOAT_EQ(loss(3e38f, 0), 3e38f);
-  EXPECT_NEAR(loss(-INFINITY, 0), std::log(36.0), 1e-5);
-  EXPECT_TRUE(std::isnan(loss(NAN, 0)));
-  EXPECT_TRUE(std::isnan(loss(0, NAN)));
-  EXPECT_FALSE(std::isfinite(loss(INFINITY, 0)));
-}
-
-// PyTorch's loss and gradient, where each position in `ignored` is left out.
-void expect_pytorchs_loss(const Op& op, const Tensor& x_any, const Tensor& weight_any,
-                          const Tensor& targets, double tolerance) {
-  Tensor results[2][3];
-  for (const bool ours : {false, true}) {
-    const Tensor x = x_any.clone().requires_grad_(), weight = weight_any.clone().requires_grad_();
-    const Tensor loss =
-        ours ? op({x, weight})
-             : at::cross_entropy_loss(at::linear(x, weight).flatten(0, -2), targets.flatten());
-    loss.backward();
-    results[ours][0] = loss.detach();
-    results[ours][1] = x.grad();
-    results[ours][2] = weight.grad();
-  }
-  for (int i = 0; i < 3; ++i)
-    EXPECT_TRUE(
-        testing::close(results[1][i], results[0][i].to(results[1][i].scalar_type()), tolerance))
-        << i << results[1][i].scalar_type() << targets;
-}
-
-TEST(CrossEntropy, LeavesIgnoredTargetsOut) {
-  torch::manual_seed(17);
-  for (const auto dtype : {at::kFloat, at::kDouble}) {
-    const Tensor x = torch::randn({2, 5, 8}, dtype), weight = torch::randn({33, 8}, dtype);
-    for (const std::vector<int64_t>& ignored :
-         {std::vector<int64_t>{}, {0}, {3, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8}}) {
-      Tensor targets = torch::randint(33, {10});
-      for (const int64_t i : ignored) targets[i] = kIgnoredTarget;
-      targets = targets.view({2, 5});
-      const Op apart = [&](const auto& in) {
-        return cross_entropy(at::linear(in[0], in[1]), targets);
-      };
-      const Op reference = [&](const auto& in) {
-        return cross_entropy_reference(at::linear(in[0], in[1]), targets);
-      };
-      const Op fused = [&](const auto& in) { return linear_cross_entropy(in[0], in[1], targets); };
-      for (const Op& op : {apart, reference, fused})
-        expect_pytorchs_loss(op, x, weight, targets, 1e-6);
-      EXPECT_THROW(cross_entropy(at::linear(x, weight), targets.clone().fill_(-101)), UserError);
-      targets[1][1] = 33;
-      EXPECT_THROW(fused({x, weight}), UserError);
-    }
-    const auto logits = torch::randn({3, 5}, dtype).requires_grad_();
-    const auto loss = cross_entropy(logits, torch::full({3}, kIgnoredTarget, at::kLong));
-    EXPECT_TRUE(std::isnan(loss.item<double>()));
-    loss.backward();
-    EXPECT_TRUE(torch::equal(logits.grad(), torch::zeros_like(logits)));
-  }
-}
-
-TEST(LinearCrossEntropy, LeavesWholeChunksOut) {
-  torch::manual_seed(18);
-  const int64_t classes = 4000, chunk = linear_cross_entropy_rows(9000, classes, 4);
-  ASSERT_LT(chunk, 9000);
-  const Tensor x = torch::randn({9000, 4}), weight = torch::randn({classes, 4});
-  const Tensor targets = torch::randint(classes, {9000});
-  targets.narrow(0, 0, chunk).fill_(kIgnoredTarget);
-  targets[8999] = kIgnoredTarget;
-  const auto [loss, dx, dweight] =
-      internal::linear_cross_entropy_forward(x, weight, targets, at::kFloat, true, true);
-  const Op op = [&, loss = loss, dx = dx, dweight = dweight](const auto& in) {
-    // The gradients of a factor of 1, by a sum that has them.
-    return loss + (in[0] * dx).sum() - (in[0].detach() * dx).sum() + (in[1] * dweight).sum() -
-           (in[1].detach() * dweight).sum();
-  };
-  expect_pytorchs_loss(op, x, weight, targets, 1e-5);
-}
-
-TEST(CrossEntropy, ScalesItsGradientAndKeepsTheSavedOne) {
-  const auto targets = torch::randint(9, {4});
-  const auto x = torch::randn({4, 9}).requires_grad_();
-  cross_entropy(x, targets).backward();
-  const auto once = x.grad().clone();
-  (cross_entropy(x, targets) * 0.25).backward();
-  EXPECT_TRUE(testing::close(x.grad(), once * 1.25, 1e-8));
-}
-
-TEST(LinearCrossEntropy, IsBothOperationsOneAfterTheOther) {
-  torch::manual_seed(9);
-  const auto targets = torch::randint(33, {2, 5});
-  const Op fused = [&](const auto& in) { return linear_cross_entropy(in[0], in[1], targets); };
-  const std::vector<Tensor> inputs = {torch::randn({2, 5, 8}), torch::randn({33, 8})};
-  expect_agreement(
-      fused,
-      [&](const auto& in) { return cross_entropy_reference(at::linear(in[0], in[1]), targets); },
-      inputs, "2 x 5 of 33");
-  expect_gradients(fused, inputs, 1e-8);
-  EXPECT_THROW(linear_cross_entropy(inputs[0], inputs[1], targets[0]), UserError);
-  EXPECT_THROW(linear_cross_entropy(inputs[0], inputs[1].t(), targets), UserError);
-  EXPECT_THROW(linear_cross_entropy(inputs[0], inputs[1], targets + 33), UserError);
-}
-
-TEST(LinearCrossEntropy, CutsRowsIntoEvenChunks) {
-  EXPECT_EQ(linear_cross_entropy_rows(2048, 10000, 2), 2048);   // 41 MB
-  EXPECT_EQ(linear_cross_entropy_rows(65536, 1000, 2), 32768);  // two of 66 MB
-  EXPECT_EQ(linear_cross_entropy_rows(65536, 10000, 2), 4096);  // at least so many
-  EXPECT_EQ(linear_cross_entropy_rows(32768, 151936, 2), 4096);
-  EXPECT_EQ(linear_cross_entropy_rows(4200, 50257, 2), 2176);  // two
-  EXPECT_EQ(linear_cross_entropy_rows(5, 10, 4), 5);
 }
 
 TEST(Embedding, IsLibTorchsOnTheCpu) {

@@ -79,9 +79,13 @@ at::Tensor swiglu_reference(const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b) {
-  require(a.is_floating_point() && a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type(),
-          "[swiglu] expected a and b of one shape and one floating dtype, got ", a.sizes(), " of ",
+  require(a.is_floating_point() && b.is_floating_point() && a.sizes() == b.sizes(),
+          "[swiglu] expected a and b of one shape and floating dtypes, got ", a.sizes(), " of ",
           a.scalar_type(), " and ", b.sizes(), " of ", b.scalar_type());
+  if (a.scalar_type() != b.scalar_type()) {
+    const auto dtype = at::promote_types(a.scalar_type(), b.scalar_type());
+    return swiglu(a.to(dtype), b.to(dtype));
+  }
   const bool has_kernel = internal::has_cpu_kernel(a) || internal::has_cuda_kernel(a);
   if (!has_kernel || b.device() != a.device()) return swiglu_reference(a, b);
   return FusedSwiglu::apply(a, b);

@@ -60,6 +60,12 @@ void check_weights(const NamedTensors& own, const StoredTensors& weights,
                    ", but it is not there");
     require_tensor(name, found->second.sizes() == tensor.sizes(), "[weights] expected ", name,
                    " of shape ", tensor.sizes(), " in ", source, ", got ", found->second.sizes());
+    const Tensor& stored = found->second;
+    require_tensor(name,
+                   stored.scalar_type() == tensor.scalar_type() ||
+                       (stored.is_floating_point() && tensor.is_floating_point()),
+                   "[weights] expected ", name, " of ", tensor.scalar_type(), " in ", source,
+                   ", got ", stored.scalar_type());
   }
   for (const StoredTensor& stored : weights) {
     require_tensor(stored.name, known.contains(stored.name), "[weights] ", source, " holds ",

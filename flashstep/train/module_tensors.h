@@ -22,7 +22,7 @@ NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& p
 void set_value(at::Tensor tensor, const at::Tensor& value);
 
 // UserError naming what `weights` lack, what they have too much, or what has another shape than in
-// `own`; `source` says where they come from.
+// `own`, or another dtype that is not floating as its own is; `source` says where they come from.
 void check_weights(const NamedTensors& own, const StoredTensors& weights,
                    const std::string& source);
 

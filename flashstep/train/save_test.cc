@@ -25,6 +25,7 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
+#include "flashstep/train/test_save.h"
 
 namespace flashstep {
 namespace {
@@ -34,71 +35,13 @@ using testing::expect_sentence;
 using testing::same_bits;
 using torch::Tensor;
 
-struct Net : torch::nn::Module {
-  torch::nn::Linear in{register_module("in", torch::nn::Linear(6, 8))};
-  torch::nn::Dropout dropout{register_module("dropout", torch::nn::Dropout(0.2))};
-  torch::nn::Linear out{register_module("out", torch::nn::Linear(8, 6))};
-  Tensor seen = register_buffer("seen", torch::zeros({}));
-  explicit Net(uint64_t seed = 1) {
-    torch::manual_seed(seed);
-    for (const Tensor& p : parameters()) torch::nn::init::normal_(p);
-  }
-  Tensor forward(const Tensor& x) {
-    seen += 1;
-    return out(dropout(torch::relu(in(x))));
-  }
-};
-
-// One directory for all ranks of a test, which begins without it.
-class Folder {
- public:
-  explicit Folder(const std::string& name, bool is_owner = true)
-      : path(fs::temp_directory_path() /
-             str("flashstep_save_", is_owner ? ::getpid() : ::getppid(), "_", name)),
-        is_owner_(is_owner) {
-    if (is_owner_) fs::remove_all(path);
-  }
-  ~Folder() {
-    if (is_owner_) fs::remove_all(path);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const fs::path path;
-
- private:
-  bool is_owner_;
-};
-
-using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
-
-template <typename Model>
-void take_step(Model& model, torch::optim::Optimizer& optimizer, int rank = 0) {
-  const Tensor x = torch::randn({4, 6}) + rank;  // of the generators that a checkpoint keeps
-  model.forward(x).square().mean().backward();
-  clip_grad_norm(optimizer, 0.5);
-  optimizer.step();
-  optimizer.zero_grad();
-}
-
-std::vector<Tensor> tensors_of(const torch::nn::Module& module) {
-  std::vector<Tensor> all;
-  for (const Tensor& t : module.parameters()) all.push_back(t.detach().clone());
-  for (const Tensor& t : module.buffers()) all.push_back(t.clone());
-  return all;
-}
-
-void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << i;
-}
-
-OptimizerPtr make(int kind, const std::vector<Tensor>& parameters) {
-  if (kind == 0) return std::make_unique<AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
-  if (kind == 1)
-    return std::make_unique<torch::optim::SGD>(parameters,
-                                               torch::optim::SGDOptions(0.1).momentum(0.9));
-  return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-2));
-}
+using testing::expect_same;
+using testing::Folder;
+using testing::make;
+using testing::Net;
+using testing::OptimizerPtr;
+using testing::take_step;
+using testing::tensors_of;
 
 TEST(Save, GoesOnAsIfNeverStopped) {
   for (const int kind : {0, 1, 2}) {
@@ -203,33 +146,6 @@ TEST(Save, AnotherOptimizerIsRefused) {
     }
     expect_same(tensors_of(*model.module()), before);
   }
-}
-
-// On all ranks, in one line, and the optimizer is as it was.
-TEST(Save, OtherParameterGroupsAreRefused) {
-  const Folder owner("groups");
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    const Folder folder("groups", /*is_owner=*/false);
-    const torch::optim::SGDOptions options(0.1);
-    DistributedDataParallel model(std::make_shared<Net>(), group);
-    torch::optim::SGD optimizer(model.parameters(), options);
-    save(folder.path, model, optimizer, 1);
-    std::vector<torch::optim::OptimizerParamGroup> groups;
-    for (const Tensor& each : model.parameters())
-      groups.emplace_back(std::vector<Tensor>{each},
-                          std::make_unique<torch::optim::SGDOptions>(options));
-    torch::optim::SGD one_by_one(groups, options);
-    ShardedOptimizer<torch::optim::SGD> sharded(groups, options, group);
-    for (torch::optim::Optimizer* each : {static_cast<torch::optim::Optimizer*>(&one_by_one),
-                                          static_cast<torch::optim::Optimizer*>(&sharded)}) {
-      const std::string sentence =
-          testing::refusal([&] { load_if_exists(folder.path, model, *each); });
-      EXPECT_EQ(sentence,
-                "[resume] expected an optimizer with the parameter groups that were saved, of [4] "
-                "parameters, got groups of [1, 1, 1, 1]");
-    }
-  });
 }
 
 // It does not say whose state it is.
@@ -349,52 +265,6 @@ TEST(Save, TakesFullyShardedModules) {
   }
 }
 
-TEST(Save, AFailureIsThrownOnAllRanks) {
-  const Folder folder("refused");
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    const Folder folder("refused", /*is_owner=*/false);
-    if (group.is_first()) write_file(folder.path, "a file where the directory would be");
-    DistributedDataParallel model(std::make_shared<Net>(), group);
-    ShardedAdamW optimizer(model, torch::optim::AdamWOptions(1e-2));
-    EXPECT_THROW(save(folder.path, model, optimizer, 1), MachineError);
-    take_step(model, optimizer, group.rank());  // and they go on
-    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 2);
-    // A module that is not wrapped has no group to save with; a plain optimizer knows none either.
-    torch::optim::SGD plain(model.parameters(), torch::optim::SGDOptions(0.1));
-    ::setenv("RANK", "0", 1);
-    ::setenv("WORLD_SIZE", "2", 1);
-    expect_sentence([&] { save(folder.path, *model.module(), plain, 1); }, {"wrapped", "2 ranks"});
-  });
-}
-
-TEST(Save, FilesOfOthersAreRefused) {
-  const Folder folder("others");
-  Net net;
-  const OptimizerPtr adamw = make(0, net.parameters()), sgd = make(1, net.parameters());
-  take_step(net, *adamw);
-  save(folder.path, net, *adamw, 1);
-  torch::nn::Linear other(3, 3);
-  const OptimizerPtr of_other = make(0, other->parameters());
-  expect_sentence([&] { load_if_exists(folder.path, other, *of_other); }, {"weight", "step 1"});
-  EXPECT_EQ(testing::refused_tensor([&] { load_if_exists(folder.path, other, *of_other); }),
-            "weight");
-  expect_sentence([&] { load_if_exists(folder.path, net, *sgd); }, {"another optimizer"});
-  // One that is damaged is passed over; when all are, nothing is started anew.
-  take_step(net, *adamw);
-  save(folder.path, net, *adamw, 2);
-  fs::resize_file(folder.path / "step_00000002" / "model.safetensors", 10);
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(load_if_exists(folder.path, net, *adamw), 1);
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("model.safetensors"), std::string::npos);
-  fs::remove(folder.path / "step_00000001" / "model.safetensors");
-  expect_sentence([&] { load_if_exists(folder.path, net, *adamw); }, {"step_00000001"});
-  // What a killed process left half-written is none.
-  const Folder half("half");
-  fs::create_directories(half.path / "step_00000001.tmp");
-  EXPECT_EQ(load_if_exists(half.path, net, *adamw), 0);
-}
-
 // Its elements lie in one place, which nothing can be copied to.
 TEST(Save, AnExpandedBufferComesBack) {
   const Folder folder("expanded");
@@ -408,30 +278,6 @@ TEST(Save, AnExpandedBufferComesBack) {
   EXPECT_EQ(load_if_exists(folder.path, net, *sgd), 1);
   EXPECT_TRUE(torch::equal(net.scale, torch::ones({4})));
   EXPECT_TRUE(net.scale.is_same(net.named_buffers()["scale"]));
-}
-
-// All ranks find the mistake, and end with their own sentence.
-TEST(Save, AnotherModelOrOptimizerIsRefusedByAllRanks) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
-    const Folder folder("other_model", /*is_owner=*/false);
-    DistributedDataParallel model(std::make_shared<Net>(), group);
-    {
-      ShardedAdamW saved(model, torch::optim::AdamWOptions(1e-2));
-      take_step(model, saved, group.rank());
-      save(folder.path, model, saved, 1);
-    }
-    {
-      ShardedOptimizer<torch::optim::SGD> sgd(model, torch::optim::SGDOptions(1e-2).momentum(0.9));
-      expect_sentence([&] { load_if_exists(folder.path, model, sgd); }, {"another optimizer"});
-      EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // and could go on
-    }
-    DistributedDataParallel other(torch::nn::Linear(6, 8), group);
-    ShardedAdamW optimizer(other, torch::optim::AdamWOptions(1e-2));
-    expect_sentence([&] { load_if_exists(folder.path, other, optimizer); }, {"weight", "step 1"});
-    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);
-    if (group.is_first()) fs::remove_all(folder.path);
-  });
 }
 
 // A kill between the two renames of a replaced checkpoint.

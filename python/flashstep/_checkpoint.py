@@ -124,8 +124,8 @@ def save_checkpoint(
 
 def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Checkpoint:
     """Takes back what save_checkpoint() wrote, or a checkpoint of the program (its weights, and AdamW's state).
-    ValueError that names what is missing, unexpected or of another shape; then nothing was changed. Weights are read
-    one by one. Several ranks all read it, of a ShardedOptimizer's state each its own share."""
+    ValueError that names what is missing, unexpected or of another shape or dtype (floating ones are converted); then
+    nothing was changed. Weights are read one by one. Several ranks all read it, of a ShardedOptimizer's state each its own share."""
     module = _unwrapped(model)
     files = classes.CheckpointFiles(os.fspath(path))
     kept = json.loads(files.state_json())
@@ -137,9 +137,13 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
             raise ValueError(f"[checkpoint] expected a model with memory, got {name} on the meta device")
         if name not in places:
             raise ValueError(f"[checkpoint] expected {name} in {path}, got none")
-        sizes = tuple(files.sizes(True, places[name]))
-        if sizes != tensor.shape:
-            raise ValueError(f"[checkpoint] expected {name} of shape {tuple(tensor.shape)}, got {sizes} in {path}")
+        form = files.form(True, places[name])
+        if form.shape != tensor.shape:
+            raise ValueError(
+                f"[checkpoint] expected {name} of shape {tuple(tensor.shape)}, got {tuple(form.shape)} in {path}"
+            )
+        if form.dtype != tensor.dtype and not (form.is_floating_point() and tensor.is_floating_point()):
+            raise ValueError(f"[checkpoint] expected {name} of {tensor.dtype}, got {form.dtype} in {path}")
     surplus = [name for name in places if name not in own and name not in passing]  # earlier versions wrote those
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")

@@ -138,6 +138,14 @@ class Models(unittest.TestCase):
             optimizer.step()
             self.assertEqual(float(optimizer.state[net.weight]["step"]), 5)
 
+    def test_floating_dtypes_are_converted_and_others_refused(self):
+        net = nn.BatchNorm1d(4)
+        flashstep.save_checkpoint(self.path, model=net)
+        flashstep.load_checkpoint(self.path, model=nn.BatchNorm1d(4).double())
+        net.num_batches_tracked = net.num_batches_tracked.to(torch.uint8)
+        with self.assertRaisesRegex(ValueError, "expected num_batches_tracked of torch.uint8, got torch.int64 in"):
+            flashstep.load_checkpoint(self.path, model=net)
+
     def test_state_of_their_own(self):
         with self.assertRaisesRegex(ValueError, r"without extra state.*got that of 0 \(get_extra_state\)"):
             flashstep.save_checkpoint(self.path, model=nn.Sequential(Counting(2, 2)))

@@ -1,0 +1,69 @@
+// What the operators' tests share: an operator beside its formula, and its gradient by differences.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "flashstep/testing/compare.h"
+
+namespace flashstep::testing {
+
+using Op = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+
+// Output and gradients of op at `inputs` rounded to `dtype` and then computed in `compute`; the
+// gradient that comes in is a fixed function of the output's shape.
+inline std::vector<at::Tensor> run(const Op& op, const std::vector<at::Tensor>& inputs,
+                                   at::ScalarType dtype, at::ScalarType compute) {
+  std::vector<at::Tensor> x;
+  for (const auto& t : inputs) {
+    x.push_back(
+        t.to(dtype).to(compute).detach().clone(at::MemoryFormat::Preserve).requires_grad_());
+  }
+  const auto y = op(x);
+  const auto dy = at::sin(at::arange(y.numel(), at::kDouble)).view(y.sizes()).to(dtype);
+  y.backward(dy.to(y.scalar_type()));
+  std::vector<at::Tensor> results = {y.detach()};
+  for (const auto& t : x) results.push_back(t.grad());
+  return results;
+}
+
+// The fused op in float32 and bfloat16 against the reference in float64, and against the reference
+// in the same dtype by the twice-naive rule.
+inline void expect_agreement(const Op& fused, const Op& reference,
+                             const std::vector<at::Tensor>& inputs, const std::string& what) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto got = run(fused, inputs, dtype, dtype), naive = run(reference, inputs, dtype, dtype),
+               oracle = run(reference, inputs, dtype, at::kDouble);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (oracle[i].numel() == 0) continue;
+      EXPECT_EQ(got[i].scalar_type(), naive[i].scalar_type()) << what;
+      // Epsilon: one rounding of the largest value.
+      const double largest = oracle[i].abs().max().item<double>();
+      const double unit = dtype == at::kFloat ? 6e-7 : 8e-3;
+      EXPECT_TRUE(within_twice_naive(got[i], naive[i], oracle[i], unit * largest + 1e-30))
+          << what << " " << dtype << (i ? " gradient " : " output ") << i;
+    }
+  }
+}
+
+inline void expect_gradients(const Op& op, std::vector<at::Tensor> inputs, double tolerance) {
+  for (auto& x : inputs) x = x.to(at::kDouble).detach().requires_grad_();
+  const auto y = op(inputs);
+  const auto weights = at::cos(at::arange(y.numel(), at::kDouble)).view(y.sizes());
+  (y * weights).sum().backward();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto slope = finite_difference(
+        [&](const at::Tensor& x) {
+          auto changed = inputs;
+          changed[i] = x;
+          return op(changed);
+        },
+        inputs[i], weights);
+    EXPECT_TRUE(close(inputs[i].grad(), slope, tolerance)) << "input " << i;
+  }
+}
+
+}  // namespace flashstep::testing
