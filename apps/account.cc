@@ -54,6 +54,8 @@ void add_model_flags(CLI::App& topic, ModelConfig& model) {
   add_number(topic, "--d-ff", model.d_ff, range, "Width inside the feed-forward network");
   add_number(topic, "--layers", model.num_layers, range, "Blocks");
   add_number(topic, "--heads", model.num_heads, range, "Heads");
+  add_number(topic, "--kv-heads", model.num_kv_heads, range, "Heads of keys and values");
+  topic.add_flag("--tie-embeddings", model.tie_embeddings, "One weight for embedding and head");
 }
 
 void add_step_flags(CLI::App& topic, tools::StepAccount& step) {

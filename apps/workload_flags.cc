@@ -41,6 +41,10 @@ void WorkloadFlags::add_options(CLI::App& command) {
   add_number(command, "--d-ff", model.d_ff, {1, 1 << 20}, "Width inside the feed-forward network");
   add_number(command, "--layers", model.num_layers, {1, 10'000}, "Transformer blocks");
   add_number(command, "--heads", model.num_heads, {1, 1 << 20}, "Attention heads");
+  add_number(command, "--kv-heads", model.num_kv_heads, {1, 1 << 20},
+             "Heads of keys and values (as many)");
+  command.add_flag("--tie-embeddings", model.tie_embeddings,
+                   "One weight for the token embedding and the head");
   add_number(command, "--vocab", model.vocab_size, {1, 1 << 30}, "Tokens in the vocabulary");
   add_number(command, "--rope-theta", model.rope_theta, {1.0, 1e12},
              "Base of the rotary wavelengths (10000)");

@@ -20,7 +20,7 @@ namespace flashstep {
 
 // Keys and values that one layer has computed so far, for decoding token by token.
 struct LayerCache {
-  at::Tensor keys, values;  // (B, H, capacity, D); [0, length) is filled
+  at::Tensor keys, values;  // (B, H_kv, capacity, D); [0, length) is filled
   int64_t length = 0;
 };
 
@@ -35,6 +35,7 @@ struct BlockContext {
 class LinearImpl : public torch::nn::Module {
  public:
   LinearImpl(int64_t in, int64_t out, const torch::TensorOptions& options);
+  explicit LinearImpl(at::Tensor tied);  // its weight is another module's, too
   at::Tensor forward(const at::Tensor& x) { return flashstep::linear(x, weight); }
   at::Tensor weight;
 };
@@ -62,17 +63,19 @@ class RmsNormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RmsNorm);
 
-// Causal multi-head attention with rotary positions: x (B, N, C) -> (B, N, C).
+// Causal multi-head attention with rotary positions: x (B, N, C) -> (B, N, C). Heads of keys and
+// values may be fewer (grouped queries).
 class CausalSelfAttentionImpl : public torch::nn::Module {
  public:
   CausalSelfAttentionImpl(const ModelConfig& config, const torch::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x, const BlockContext& context);
   int64_t num_heads() const { return num_heads_; }
+  int64_t num_kv_heads() const { return num_kv_heads_; }
   const std::string& implementation() const { return implementation_; }
   Linear q_proj = nullptr, k_proj = nullptr, v_proj = nullptr, output_proj = nullptr;
 
  private:
-  int64_t num_heads_;
+  int64_t num_heads_, num_kv_heads_;
   std::string implementation_;
 };
 TORCH_MODULE(CausalSelfAttention);
@@ -145,17 +148,18 @@ using ParameterFill = std::function<void(const at::Tensor& parameter, double sta
 using PartFill =
     std::function<void(const std::string& name, const at::Tensor& values, int64_t begin)>;
 
-// Token embedding, pre-norm blocks, final norm, untied head; no biases. Parameters:
+// Token embedding, pre-norm blocks, final norm, head; no biases. Parameters:
 //   token_embeddings.weight (V, C)
-//   layers.I.attn.{q_proj,k_proj,v_proj,output_proj}.weight (C, C)
+//   layers.I.attn.{q_proj,output_proj}.weight (C, C), .{k_proj,v_proj}.weight (C H_kv / H, C)
 //   layers.I.ffn.{w1,w3}.weight (F, C), layers.I.ffn.w2.weight (C, F)
-//   layers.I.{ln1,ln2}.weight (C), ln_final.weight (C), lm_head.weight (V, C)
+//   layers.I.{ln1,ln2}.weight (C), ln_final.weight (C)
+//   lm_head.weight (V, C), with tie_embeddings token_embeddings.weight under a second name
 class TransformerImpl : public torch::nn::Module {
  public:
   // UserError as resolved(config) has it. Parameters are made with `options` (device, dtype) and
   // initialized from `seed`, with the same values on every device: linear weights with standard
-  // deviation sqrt(2 / (in + out)), embeddings with 1, both truncated at 3 standard deviations;
-  // norms are ones. nullopt: their values are left to initialize(fill).
+  // deviation sqrt(2 / (in + out)), embeddings with 1 (a tied one as the head), both truncated at
+  // 3 standard deviations; norms are ones. nullopt: their values are left to initialize(fill).
   explicit TransformerImpl(const ModelConfig& config, std::optional<uint64_t> seed = 0,
                            const torch::TensorOptions& options = {});
 

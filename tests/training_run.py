@@ -20,7 +20,8 @@ def write_config(directory, **sections):
     config = {
         "text": {"source": str(directory / "text.txt"), "directory": str(directory / "data")},
         "tokenizer": {"vocab_size": 300},
-        "model": {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "context_length": 32},
+        "model": {"d_model": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "tie_embeddings": True,
+                  "d_ff": 64, "context_length": 32},
         "schedule": {"warmup_steps": 5},
         "train": {"steps": STEPS, "batch_size": 4, "device": "cpu", "threads": 1,
                   "evaluate_every": 7, "evaluation_tokens": 256},

@@ -86,9 +86,9 @@ AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionP
 // `implementation`.
 bool has_turned_attention(at::ScalarType dtype, int64_t head_dim, at::Device device,
                           const std::string& implementation);
-// Causal attention of 16-bit q and k (B, H, N, D) that rope has turned by cos and sin (N, D / 2)
-// float32. The gradients are of what it turned, so that its backward needs no pass of its own; they
-// and v's are views (B, H, N, D) of one tensor (B, N, 3, H, D).
+// Causal attention of 16-bit q (B, H, N, D) and k (B, H_kv, N, D) that rope has turned by cos and
+// sin (N, D / 2) float32. The gradients are of what it turned, so that its backward needs no pass
+// of its own; they and v's are views of one tensor (B, N, H + 2 H_kv, D).
 at::Tensor turned_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const at::Tensor& cos, const at::Tensor& sin);
 

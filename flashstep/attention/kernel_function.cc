@@ -102,12 +102,15 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
   return {out, logsumexp};
 }
 
-// For q, k and v of one shape (B, H, N, D): each row's one behind the other.
-std::tuple<Tensor, Tensor, Tensor> empty_rows_of_three(const Tensor& q) {
+// For q (B, H, N, D), k and v (B, H_kv, N, D): each row's heads one behind the other.
+std::tuple<Tensor, Tensor, Tensor> empty_rows_of_three(const Tensor& q, const Tensor& k) {
+  const c10::SymInt heads = q.sym_size(1), of_keys = k.sym_size(1);
   const Tensor all = at::empty_symint(
-      {q.sym_size(0), q.sym_size(2), 3, q.sym_size(1), q.sym_size(3)}, q.options());
-  const auto part = [&](int64_t i) { return all.select(2, i).transpose(1, 2); };
-  return {part(0), part(1), part(2)};
+      {q.sym_size(0), q.sym_size(2), heads + 2 * of_keys, q.sym_size(3)}, q.options());
+  const auto part = [&](const c10::SymInt& begin, const c10::SymInt& count) {
+    return all.narrow_symint(2, begin, count).transpose(1, 2);
+  };
+  return {part(0, heads), part(heads, of_keys), part(heads + of_keys, of_keys)};
 }
 
 void check_turns(const Tensor& turns, const AttentionKernel& kernel, const Tensor& q,
@@ -116,10 +119,10 @@ void check_turns(const Tensor& turns, const AttentionKernel& kernel, const Tenso
                     turns.size(1) == q.size(3) / 2 && turns.scalar_type() == at::kFloat &&
                     turns.device() == q.device() && turns.is_contiguous() &&
                     reinterpret_cast<uintptr_t>(turns.const_data_ptr()) % 16 == 0;
-  require(std::string_view(kernel.name) == "cuda" && q.dim() == 4 && q.sizes() == k.sizes() &&
+  require(std::string_view(kernel.name) == "cuda" && q.dim() == 4 && q.size(2) == k.size(2) &&
               q.element_size() == 2 && fits,
           "[attention] expected cos and sin (N, D / 2) float32, contiguous from a multiple of 16 "
-          "bytes on, for the kernel cuda and q and k of one shape (B, H, N, D) and 16 bits, got ",
+          "bytes on, for the kernel cuda and q and k (B, H, N, D) of one N and 16 bits, got ",
           turns.sizes(), " of ", turns.scalar_type(), " for ", kernel.name, ", ", q.sizes(),
           " and ", k.sizes());
 }
@@ -145,7 +148,7 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     return named;
   });
   auto [grad_q, grad_k, grad_v] =
-      cos ? empty_rows_of_three(q)
+      cos ? empty_rows_of_three(q, k)
           : std::make_tuple(empty_output(q), empty_output(k), empty_output(v));
   checked.backward({readable(q), readable(k), readable(v), readable(out),
                     with_dimensions(logsumexp.contiguous(), 3), readable(grad_out),
@@ -186,7 +189,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::opt
                                                    const std::optional<Tensor>& cos,
                                                    const std::optional<Tensor>&) {
   check_known_shapes(q, k, v);
-  if (cos) return empty_rows_of_three(q);
+  if (cos) return empty_rows_of_three(q, k);
   return {output_shape(q), output_shape(k), output_shape(v)};
 }
 

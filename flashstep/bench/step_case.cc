@@ -62,6 +62,8 @@ Json request_of(const StepTask& task, const std::string& peer) {
           {"d_ff", w.model.d_ff},
           {"layers", w.model.num_layers},
           {"heads", w.model.num_heads},
+          {"kv_heads", w.model.kv_heads()},
+          {"tied", w.model.tie_embeddings},
           {"theta", w.model.rope_theta},
           {"epsilon", w.model.norm_epsilon},
           {"batch", w.batch_size},

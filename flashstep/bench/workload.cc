@@ -67,9 +67,11 @@ std::string default_stream(const Workload& w) {
 void override_with(const ModelConfig& given, ModelConfig& model) {
   for (int64_t ModelConfig::*field :
        {&ModelConfig::vocab_size, &ModelConfig::context_length, &ModelConfig::d_model,
-        &ModelConfig::d_ff, &ModelConfig::num_layers, &ModelConfig::num_heads}) {
+        &ModelConfig::d_ff, &ModelConfig::num_layers, &ModelConfig::num_heads,
+        &ModelConfig::num_kv_heads}) {
     if (given.*field != 0) model.*field = given.*field;
   }
+  model.tie_embeddings = given.tie_embeddings;
   model.rope_theta = given.rope_theta;
   model.norm_epsilon = given.norm_epsilon;
 }
@@ -135,7 +137,8 @@ ModelConfig model_by_name(const std::string& name) {
   return model;
 }
 
-std::string model_name(const ModelConfig& model) {
+// Without what a name does not say: fewer heads of keys, and ties.
+std::string base_name(const ModelConfig& model) {
   // The size that was named comes first: two handouts have the same one under different names.
   if (!model.size.empty() && same_sizes(resolved({.size = model.size}), resolved(model)))
     return model.size;
@@ -143,6 +146,12 @@ std::string model_name(const ModelConfig& model) {
     if (same_sizes(model_by_name(size.name), model)) return size.name;
   }
   return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
+}
+
+std::string model_name(const ModelConfig& model) {
+  std::string name = base_name(model);
+  if (model.kv_heads() != model.num_heads) name += str("/kv", model.kv_heads());
+  return model.tie_embeddings ? name + "/tied" : name;
 }
 
 std::string without_slashes(std::string name) {
@@ -154,7 +163,7 @@ Workload resolved_workload(const Workload& given) {
   Workload workload;
   read_json(workload, write_json(given), "the workload");  // its words are those of visit()
   workload.model = given.model;
-  const SmallSize* small = small_size(model_name(given.model));
+  const SmallSize* small = small_size(base_name(given.model));
   if (small != nullptr && workload.model.context_length == 0)
     workload.model.context_length = small->context_length;
   workload.model = resolved(workload.model);

@@ -17,12 +17,16 @@ struct ModelConfig {
   int64_t d_model = 0;         // C
   int64_t d_ff = 0;            // width inside the feed-forward network
   int64_t num_layers = 0;
-  int64_t num_heads = 0;  // H
+  int64_t num_heads = 0;        // H, of queries
+  int64_t num_kv_heads = 0;     // H_kv, of keys and values, a divisor of H; 0: H
+  bool tie_embeddings = false;  // the head's weight is the token embedding's
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
   std::string attention = "auto";  // one of attention_implementations()
 
   int64_t head_dim() const { return d_model / num_heads; }  // D
+  int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
+  int64_t kv_width() const { return kv_heads() * head_dim(); }  // of all keys of a token
   void visit(FieldVisitor& visitor);
 };
 
@@ -48,8 +52,8 @@ std::vector<std::string> model_size_names();
 ModelConfig named_model(const std::string& size);
 
 // `config` with what it leaves open taken from its named size; a field that is given wins. Then
-// checked: UserError for a size that is missing, d_model not divisible by num_heads, or an odd
-// head_dim.
+// checked: UserError for a size that is missing, d_model not divisible by num_heads, num_heads not
+// by num_kv_heads, or an odd head_dim.
 ModelConfig resolved(const ModelConfig& config);
 
 }  // namespace flashstep

@@ -39,6 +39,10 @@ void ModelConfig::visit(FieldVisitor& v) {
   v.field("d_ff", d_ff, kDimension, "width inside the feed-forward network");
   v.field("num_layers", num_layers, {0, 10000}, "Transformer blocks");
   v.field("num_heads", num_heads, kDimension, "attention heads; d_model / num_heads must be even");
+  v.field("num_kv_heads", num_kv_heads, kDimension,
+          "heads of keys and values, each read by num_heads / num_kv_heads of the queries' (0: "
+          "num_heads)");
+  v.field("tie_embeddings", tie_embeddings, "one weight for the token embedding and the head");
   v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
   v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");
   // No choices: a run that was trained with a GPU's kernels can be read without them.
@@ -95,6 +99,9 @@ ModelConfig resolved(const ModelConfig& given) {
   require(config.d_model % config.num_heads == 0,
           "[model] expected d_model to be divisible by num_heads, got d_model ", config.d_model,
           " and num_heads ", config.num_heads);
+  require(config.num_kv_heads >= 0 && config.num_heads % config.kv_heads() == 0,
+          "[model] expected num_heads to be divisible by num_kv_heads, got num_heads ",
+          config.num_heads, " and num_kv_heads ", config.num_kv_heads);
   require(config.head_dim() % 2 == 0,
           "[model] expected an even head_dim = d_model / num_heads (RoPE rotates pairs), got ",
           config.head_dim(), " = ", config.d_model, " / ", config.num_heads);

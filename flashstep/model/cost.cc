@@ -15,26 +15,32 @@ constexpr double kMostParameters = 9e18;
 // All products below have positive factors: none is larger than the whole.
 void require_countable(const ModelConfig& c) {
   const auto width = static_cast<double>(c.d_model), layers = static_cast<double>(c.num_layers);
-  const double block = width * (4 * width + 3 * static_cast<double>(c.d_ff) + 2);
+  const double heads = 2 * width + 2 * static_cast<double>(c.kv_width());
+  const double block = width * (heads + 3 * static_cast<double>(c.d_ff) + 2);
   const double all = layers * block + width * (2 * static_cast<double>(c.vocab_size) + 1);
   require(all < kMostParameters, "[model] expected a model of at most 9e18 parameters, got about ",
           all, " (vocab_size ", c.vocab_size, ", d_model ", c.d_model, ", d_ff ", c.d_ff,
           ", num_layers ", c.num_layers, ")");
 }
 
-// attn: four (C, C); ffn: three (C, F).
+// q_proj and output_proj (C, C), k_proj and v_proj (C, H_kv D).
+int64_t attention_parameters(const ModelConfig& c) {
+  return 2 * c.d_model * (c.d_model + c.kv_width());
+}
+
+// attn: four; ffn: three (C, F).
 int64_t block_matrix_parameters(const ModelConfig& c) {
   require_countable(c);
-  return 4 * c.d_model * c.d_model + 3 * c.d_model * c.d_ff;
+  return attention_parameters(c) + 3 * c.d_model * c.d_ff;
 }
 
 AttentionSize attention_size(const ModelConfig& c, const PassShape& shape) {
   return {.batches = shape.batch_size,
           .heads = c.num_heads,
-          .kv_heads = c.num_heads,
+          .kv_heads = c.kv_heads(),
           .n = shape.seq_len,
           .m = shape.seq_len,
-          .head_dim = c.d_model / c.num_heads,
+          .head_dim = c.head_dim(),
           .causal = true};
 }
 
@@ -78,7 +84,8 @@ double recompute_traffic(const ModelConfig& c, const PassShape& shape) {
     case Recompute::kInner:
       return norms;
     case Recompute::kBlock:
-      return norms + rope_bytes(2 * width, 2, false) + swiglu_bytes(tokens * c.d_ff, 2, false);
+      return norms + rope_bytes(width + tokens * c.kv_width(), 2, false) +
+             swiglu_bytes(tokens * c.d_ff, 2, false);
   }
   return 0;
 }
@@ -88,10 +95,10 @@ double recompute_traffic(const ModelConfig& c, const PassShape& shape) {
 ParameterCounts parameter_counts(const ModelConfig& c) {
   require_countable(c);
   return {.embedding = c.vocab_size * c.d_model,
-          .attention = c.num_layers * 4 * c.d_model * c.d_model,
+          .attention = c.num_layers * attention_parameters(c),
           .feed_forward = c.num_layers * 3 * c.d_model * c.d_ff,
           .norms = (2 * c.num_layers + 1) * c.d_model,
-          .head = c.vocab_size * c.d_model};
+          .head = c.tie_embeddings ? 0 : c.vocab_size * c.d_model};
 }
 
 int64_t parameter_count(const ModelConfig& config) { return parameter_counts(config).total(); }
@@ -122,6 +129,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
   const double element = shape.bf16 ? 2 : 4;
   const double width = tokens * static_cast<double>(c.d_model);
+  const double keys = tokens * static_cast<double>(c.kv_width());
   const double inner = tokens * static_cast<double>(c.d_ff);
   const double stream = residual_stream_bytes(c, shape);
   const bool is_fused = shape.on_gpu && shape.bf16;
@@ -135,8 +143,8 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   if (shape.recompute == Recompute::kBlock) return saved;
   keep_norm("ln1");
   keep("q", element * width);
-  keep("k", element * width);
-  keep("v", element * width);
+  keep("k", element * keys);
+  keep("v", element * keys);
   if (shape.naive_attention) {
     keep("mask", static_cast<double>(shape.seq_len) * static_cast<double>(shape.seq_len));
     keep("attention weights", naive_memory(c, shape).kept);
@@ -285,9 +293,10 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
   const double sums =
       chunks == 1 ? 0
                   : static_cast<double>(chunks) * 8 * static_cast<double>(c.vocab_size * c.d_model);
-  work.moved_bytes = blocks * (2 * norm + rope_bytes(2 * width, 2, false) + gates + wider) +
-                     recomputed * recompute_traffic(c, shape) +
-                     (blocks - recomputed) * recompute_traffic(c, of_others(shape)) + head + sums;
+  work.moved_bytes =
+      blocks * (2 * norm + rope_bytes(width + tokens * c.kv_width(), 2, false) + gates + wider) +
+      recomputed * recompute_traffic(c, shape) +
+      (blocks - recomputed) * recompute_traffic(c, of_others(shape)) + head + sums;
   // Of a block: 12 products, 6 kernels of norms, 1 of rope, 2 of gates, attention's 4, 2 copies.
   work.kernels = 27 * blocks + (again ? 11 * recomputed : 0) + 40;
   return work;
@@ -297,11 +306,12 @@ double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {
   const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
   const double element = shape.bf16 ? 2 : 4;
   const double width = tokens * static_cast<double>(c.d_model);
+  const double keys = tokens * static_cast<double>(c.kv_width());
   const double inner = tokens * static_cast<double>(c.d_ff);
   const double mixed =
       shape.naive_attention ? naive_memory(c, shape).forward_peak : element * width;
-  const double attention = 3 * element * width + mixed;       // q, k, v
-  const double feed_forward = element * (width + 3 * inner);  // ln2's output; w1 x, w3 x, gated
+  const double attention = element * (width + 2 * keys) + mixed;  // q, k, v
+  const double feed_forward = element * (width + 3 * inner);      // ln2's output; w1 x, w3 x, gated
   // On a GPU the logits come in chunks.
   const int64_t all_rows = shape.batch_size * shape.seq_len;
   const int64_t rows = shape.on_gpu ? linear_cross_entropy_rows(all_rows, c.vocab_size,

@@ -21,20 +21,20 @@ struct ForwardFlops {
   double total() const { return linear + attention + head; }
 };
 
-// L blocks, width C, feed-forward width F, vocabulary V.
+// L blocks, width C, of all keys of a token K = C H_kv / H, feed-forward width F, vocabulary V.
 struct ParameterCounts {
   int64_t embedding = 0;     // V C
-  int64_t attention = 0;     // 4 C^2 a block
+  int64_t attention = 0;     // 2 C (C + K) a block
   int64_t feed_forward = 0;  // 3 C F a block
   int64_t norms = 0;         // (2 L + 1) C
-  int64_t head = 0;          // V C
+  int64_t head = 0;          // V C; 0 where it is the embedding
   int64_t total() const { return embedding + attention + feed_forward + norms + head; }
 };
 // Here and in what is computed from it: UserError for a model of more than 9e18 parameters, which
 // int64_t cannot count.
 ParameterCounts parameter_counts(const ModelConfig& config);
 int64_t parameter_count(const ModelConfig& config);        // the total
-int64_t block_parameter_count(const ModelConfig& config);  // 4 C^2 + 3 C F + 2 C
+int64_t block_parameter_count(const ModelConfig& config);  // 2 C (C + K) + 3 C F + 2 C
 
 // `causal` counts only the seq_len * (seq_len + 1) / 2 pairs that the mask leaves; without it all
 // seq_len^2, as a kernel that masks afterwards computes them.

@@ -31,12 +31,29 @@ TEST(ModelCost, CountsParametersByKind) {
 }
 
 TEST(ModelCost, CountsWhatAModelHas) {
-  Transformer model(small_model());
-  int64_t elements = 0, block = 0;
-  for (const auto& parameter : model->parameters()) elements += parameter.numel();
-  for (const auto& parameter : model->layers[1]->parameters()) block += parameter.numel();
-  EXPECT_EQ(parameter_count(small_model()), elements);
-  EXPECT_EQ(block_parameter_count(small_model()), block);
+  for (const int64_t kv_heads : {0, 1}) {
+    ModelConfig config = small_model();
+    config.num_kv_heads = kv_heads;
+    Transformer model(config);
+    int64_t elements = 0, block = 0;
+    for (const auto& parameter : model->parameters()) elements += parameter.numel();
+    for (const auto& parameter : model->layers[1]->parameters()) block += parameter.numel();
+    EXPECT_EQ(parameter_count(config), elements);
+    EXPECT_EQ(block_parameter_count(config), block);
+    config.tie_embeddings = true;
+    EXPECT_EQ(parameter_count(config), elements - 800);
+  }
+}
+
+// K = 4: 2 C (C + K) = 192 of a block; k and v take half of 1,024 bytes each.
+TEST(ModelCost, CountsGroupedQueries) {
+  ModelConfig config = small_model();
+  config.num_kv_heads = 1;
+  EXPECT_EQ(parameter_counts(config).attention, 3 * 192);
+  EXPECT_EQ(forward_flops(config, 16).linear, 2.0 * 16 * 3 * (192 + 576));
+  EXPECT_EQ(forward_flops(config, 16).attention, forward_flops(small_model(), 16).attention);
+  const PassShape shape{.batch_size = 2, .seq_len = 16};
+  EXPECT_EQ(block_saved_bytes(small_model(), shape) - block_saved_bytes(config, shape), 1024.0);
 }
 
 // The counts that the courses' handouts lead to.

@@ -55,18 +55,23 @@ Tensor times(const Tensor& a, const Tensor& b) {
   return result;
 }
 
-Tensor part(const Tensor& rows, int64_t index, int64_t count) {
-  return rows.narrow(0, index * count, count);
+// x cut along `dim`: views, one behind the other.
+variable_list cut(const Tensor& x, int64_t dim, const std::vector<int64_t>& sizes) {
+  variable_list parts;
+  int64_t begin = 0;
+  for (const int64_t size : sizes) {
+    parts.push_back(x.narrow(dim, begin, size));
+    begin += size;
+  }
+  return parts;
 }
 
-// Gradients of neighbours, for those that want one.
+// The rows of `gradients` that are each of three neighbours' own, for those that want one.
 variable_list parts_wanted(AutogradContext* context, size_t first, const Tensor& gradients,
-                           int64_t count) {
-  variable_list parts(static_cast<size_t>(count));
-  const int64_t rows = gradients.size(0) / count;
+                           const std::vector<int64_t>& rows) {
+  variable_list parts = cut(gradients, 0, rows);
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (context->needs_input_grad(first + i))
-      parts[i] = part(gradients, static_cast<int64_t>(i), rows);
+    if (!context->needs_input_grad(first + i)) parts[i].reset();
   }
   return parts;
 }
@@ -77,45 +82,58 @@ bool any_wanted(AutogradContext* context, size_t first, size_t count) {
   return false;
 }
 
-// (T, P C) -> P tensors (B, H, N, D), as they lie.
-std::vector<Tensor> heads_of(const Tensor& rows, at::IntArrayRef sizes, int64_t heads,
-                             int64_t parts) {
-  const Tensor split = rows.view({sizes[0], sizes[1], parts, heads, -1});
-  std::vector<Tensor> result;
-  for (int64_t i = 0; i < parts; ++i) result.push_back(split.select(2, i).transpose(1, 2));
-  return result;
+// Of queries and of keys, which values have as many of.
+struct HeadCounts {
+  int64_t queries, keys;
+  int64_t all() const { return queries + 2 * keys; }
+};
+
+// (T, all heads D) -> (B, all heads, N, D), as it lies: a token's queries, keys and values are one
+// behind the other.
+Tensor all_heads_of(const Tensor& rows, at::IntArrayRef sizes, const HeadCounts& heads) {
+  return rows.view({sizes[0], sizes[1], heads.all(), -1}).transpose(1, 2);
 }
 
-// (T, P C) whose parts these are: as they lie, where they are heads_of() one tensor, or a copy.
-Tensor rows_of(const std::vector<Tensor>& heads) {
-  const Tensor& first = heads.front();
-  const auto parts = static_cast<int64_t>(heads.size());
-  const int64_t batch = first.size(0), count = first.size(1), length = first.size(2),
-                dim = first.size(3), width = count * dim;
-  const std::array<int64_t, 4> strides = {length * parts * width, dim, parts * width, 1};
+variable_list split_heads(const Tensor& all, const HeadCounts& heads) {
+  return cut(all, 1, {heads.queries, heads.keys, heads.keys});
+}
+
+// Of queries and keys, in place.
+void turn(const Tensor& all, const HeadCounts& heads, const Tensor& cos, const Tensor& sin,
+          bool inverse) {
+  const Tensor turned = all.narrow(1, 0, heads.queries + heads.keys);
+  internal::rope_cuda(turned, cos, sin, inverse, turned);
+}
+
+// (T, all heads D) whose heads these are: as they lie, where split_heads() gave them, or a copy.
+Tensor rows_of(const variable_list& parts, const HeadCounts& heads) {
+  const Tensor& first = parts.front();
+  const int64_t batch = first.size(0), length = first.size(2), dim = first.size(3),
+                row = heads.all() * dim;
+  const std::array<int64_t, 4> strides = {length * row, dim, row, 1};
   bool are_parts = true;
-  for (int64_t i = 0; i < parts; ++i) {
-    const Tensor& part = heads[static_cast<size_t>(i)];
+  int64_t offset = first.storage_offset();
+  for (const Tensor& part : parts) {
     are_parts = are_parts && part.strides() == at::IntArrayRef(strides) &&
-                part.is_alias_of(first) &&
-                part.storage_offset() == first.storage_offset() + i * width;
+                part.is_alias_of(first) && part.storage_offset() == offset;
+    offset += part.size(1) * dim;
   }
-  if (are_parts) return first.as_strided({batch * length, parts * width}, {parts * width, 1});
-  const Tensor rows = at::empty({batch * length, parts * width}, first.options());
-  const auto into = heads_of(rows, {batch, length}, count, parts);
-  for (size_t i = 0; i < heads.size(); ++i) into[i].copy_(heads[i]);
+  if (are_parts) return first.as_strided({batch * length, row}, {row, 1});
+  const Tensor rows = at::empty({batch * length, row}, first.options());
+  const auto into = split_heads(all_heads_of(rows, {batch, length}, heads), heads);
+  for (size_t i = 0; i < parts.size(); ++i) into[i].copy_(parts[i]);
   return rows;
 }
 
-// x -> q, k, v (B, H, N, D), the first two turned, and x once more. Attention that turns gradients
-// back itself (turned_attention) gives those of what was turned.
+// x -> q (B, H, N, D), k and v (B, H_kv, N, D), the first two turned, and x once more. Attention
+// that turns gradients back itself (turned_attention) gives those of what was turned.
 class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
  public:
   enum Input : size_t { kX, kNorm, kQ, kK, kV };
 
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& norm_weight,
                                const Tensor& wq, const Tensor& wk, const Tensor& wv,
-                               const Tensor& cos, const Tensor& sin, int64_t num_heads,
+                               const Tensor& cos, const Tensor& sin, HeadCounts heads,
                                double epsilon, at::ScalarType dtype, bool keeps_norm,
                                bool turned_back) {
     const Tensor rows = x.reshape({-1, x.size(-1)});
@@ -123,18 +141,20 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     const auto [y, rstd] = norm(rows, dtype);
     const Tensor weights = compute_copy({wq, wk, wv}, dtype);
     const Tensor qkv = times(y, weights.t());
-    auto heads = heads_of(qkv, x.sizes(), num_heads, 3);
+    const Tensor all = all_heads_of(qkv, x.sizes(), heads);
     {
       const ScopedRange range("rope");
-      const std::vector<Tensor> turned = {heads[0], heads[1]};
-      internal::rope_parts_cuda(turned, cos, sin, /*inverse=*/false, turned);
+      turn(all, heads, cos, sin, /*inverse=*/false);
     }
     context->save_for_backward(
         {rows, norm.weight, rstd, keeps_norm ? y : Tensor(), weights, cos, sin});
-    context->saved_data["num_heads"] = num_heads;
+    context->saved_data["queries"] = heads.queries;
+    context->saved_data["keys"] = heads.keys;
     context->saved_data["epsilon"] = epsilon;
     context->saved_data["turned_back"] = turned_back;
-    return {heads[0], heads[1], heads[2], x};
+    variable_list results = split_heads(all, heads);
+    results.push_back(x);
+    return results;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -146,20 +166,20 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     const Tensor dstream = gradients[3].contiguous();
     const Tensor y = saved[3].defined() ? saved[3] : norm(x, weights.scalar_type()).first;
 
-    std::vector<Tensor> from(gradients.begin(), gradients.begin() + 3);
+    const HeadCounts heads{context->saved_data["queries"].toInt(),
+                           context->saved_data["keys"].toInt()};
+    variable_list from(gradients.begin(), gradients.begin() + 3);
     for (Tensor& gradient : from) gradient = gradient.to(weights.scalar_type());
-    const Tensor dqkv = rows_of(from);
-    if (!context->saved_data["turned_back"].toBool()) {
-      const auto parts =
-          heads_of(dqkv, dstream.sizes(), context->saved_data["num_heads"].toInt(), 3);
-      const std::vector<Tensor> turned = {parts[0], parts[1]};
-      internal::rope_parts_cuda(turned, cos, sin, /*inverse=*/true, turned);
-    }
+    const Tensor dqkv = rows_of(from, heads);
+    if (!context->saved_data["turned_back"].toBool())
+      turn(all_heads_of(dqkv, dstream.sizes(), heads), heads, cos, sin, /*inverse=*/true);
 
     const Tensor dy = times(dqkv, weights);
     variable_list dweights(3);
+    const int64_t dim = from.front().size(3);
     if (any_wanted(context, kQ, 3))
-      dweights = parts_wanted(context, kQ, weight_gradient(dqkv, y), 3);
+      dweights = parts_wanted(context, kQ, weight_gradient(dqkv, y),
+                              {heads.queries * dim, heads.keys * dim, heads.keys * dim});
     const Tensor dx = at::empty_like(x);
     const Tensor dnorm =
         internal::rms_norm_backward_cuda(x, norm.weight, rstd, dy, dstream.view(x.sizes()), dx);
@@ -233,7 +253,8 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
 
     const Tensor dy = times(dgates, up_weights);
     variable_list dups(2);
-    if (any_wanted(context, k1, 2)) dups = parts_wanted(context, k1, weight_gradient(dgates, y), 2);
+    if (any_wanted(context, k1, 2))
+      dups = parts_wanted(context, k1, weight_gradient(dgates, y), {inner, inner});
 
     const Tensor dx2 = at::empty_like(x2);
     const Tensor rounded_dx2 = dtype == x2.scalar_type() ? dx2 : at::empty_like(attended);
@@ -279,10 +300,10 @@ Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockCont
     const Tensor cos = context.rotary.cos.contiguous(), sin = context.rotary.sin.contiguous();
     const bool turns_back = internal::has_turned_attention(dtype, x.size(-1) / attn.num_heads(),
                                                            x.device(), attn.implementation());
-    auto inputs = AttentionInputs::apply(x, block.ln1->weight, attn.q_proj->weight,
-                                         attn.k_proj->weight, attn.v_proj->weight, cos, sin,
-                                         attn.num_heads(), block.ln1->epsilon(), dtype,
-                                         recompute == Recompute::kNone, turns_back);
+    auto inputs = AttentionInputs::apply(
+        x, block.ln1->weight, attn.q_proj->weight, attn.k_proj->weight, attn.v_proj->weight, cos,
+        sin, HeadCounts{attn.num_heads(), attn.num_kv_heads()}, block.ln1->epsilon(), dtype,
+        recompute == Recompute::kNone, turns_back);
     const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
     AttentionOptions options;
     options.causal = true;

@@ -24,7 +24,7 @@ class FusedBlockGpu : public ::testing::Test {
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
 };
 
-ModelConfig config_of(int64_t width, int64_t inner, int64_t heads) {
+ModelConfig config_of(int64_t width, int64_t inner, int64_t heads, int64_t kv_heads = 0) {
   ModelConfig config;
   config.vocab_size = 32;
   config.context_length = 64;
@@ -32,6 +32,7 @@ ModelConfig config_of(int64_t width, int64_t inner, int64_t heads) {
   config.d_ff = inner;
   config.num_layers = 1;
   config.num_heads = heads;
+  config.num_kv_heads = kv_heads;
   return config;
 }
 
@@ -128,7 +129,8 @@ TEST_F(FusedBlockGpu, TakesAShortStream) {
 TEST_F(FusedBlockGpu, AgreesWithTheReadableBlock) {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const auto& config :
-         {config_of(64, 176, 4), config_of(120, 328, 3), config_of(768, 3072, 12)}) {
+         {config_of(64, 176, 4), config_of(120, 328, 3), config_of(768, 3072, 12),
+          config_of(768, 328, 12, 4), config_of(512, 64, 4, 1)}) {
       Case c(config);
       expect_agreement(c, dtype);
     }
@@ -139,7 +141,9 @@ TEST_F(FusedBlockGpu, AgreesWithTheReadableBlock) {
 TEST_F(FusedBlockGpu, AgreesWithAnyAttention) {
   for (const char* name : {"naive", "auto", "sdpa"}) {  // sdpa's bits need not repeat
     at::globalContext().setDeterministicAlgorithms(std::string(name) != "sdpa", false);
-    for (ModelConfig config : {config_of(120, 328, 3), config_of(528, 64, 2)}) {  // D 40 and 264
+    for (ModelConfig config :
+         {config_of(120, 328, 3), config_of(528, 64, 2), config_of(160, 64, 4, 2)}) {
+      // D 40, 264 and 40
       config.attention = name;
       Case c(config);
       expect_agreement(c, at::kBFloat16);
@@ -160,7 +164,7 @@ TEST_F(FusedBlockGpu, IsWhatABlockTakesUnderAutocast) {
 }
 
 TEST_F(FusedBlockGpu, GivesTheSameBitsWhateverIsKept) {
-  Case c(config_of(120, 328, 3));
+  Case c(config_of(160, 328, 4, 2));
   const auto all = c.run(fused(Recompute::kNone), at::kBFloat16);
   for (const Recompute recompute : {Recompute::kNorms, Recompute::kInner, Recompute::kNorms}) {
     const auto less = c.run(fused(recompute), at::kBFloat16);
@@ -169,7 +173,7 @@ TEST_F(FusedBlockGpu, GivesTheSameBitsWhateverIsKept) {
 }
 
 TEST_F(FusedBlockGpu, LeavesFrozenWeightsWithoutGradients) {
-  Case c(config_of(64, 176, 4));
+  Case c(config_of(64, 176, 4, 2));
   c.block->attn->k_proj->weight.set_requires_grad(false);
   c.block->ffn->w1->weight.set_requires_grad(false);
   c.block->ffn->w2->weight.set_requires_grad(false);

@@ -10,6 +10,8 @@ namespace flashstep {
 LinearImpl::LinearImpl(int64_t in, int64_t out, const torch::TensorOptions& options)
     : weight(register_parameter("weight", torch::empty({out, in}, options))) {}
 
+LinearImpl::LinearImpl(at::Tensor tied) : weight(register_parameter("weight", std::move(tied))) {}
+
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, const torch::TensorOptions& options)
     : weight(register_parameter("weight", torch::empty({rows, width}, options))) {}
 
@@ -23,11 +25,13 @@ at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
 
 CausalSelfAttentionImpl::CausalSelfAttentionImpl(const ModelConfig& config,
                                                  const torch::TensorOptions& options)
-    : num_heads_(config.num_heads), implementation_(config.attention) {
-  const int64_t c = config.d_model;
+    : num_heads_(config.num_heads),
+      num_kv_heads_(config.kv_heads()),
+      implementation_(config.attention) {
+  const int64_t c = config.d_model, of_keys = config.kv_width();
   q_proj = register_module("q_proj", Linear(c, c, options));
-  k_proj = register_module("k_proj", Linear(c, c, options));
-  v_proj = register_module("v_proj", Linear(c, c, options));
+  k_proj = register_module("k_proj", Linear(c, of_keys, options));
+  v_proj = register_module("v_proj", Linear(c, of_keys, options));
   output_proj = register_module("output_proj", Linear(c, c, options));
 }
 
@@ -50,16 +54,16 @@ void extend(LayerCache& cache, at::Tensor& k, at::Tensor& v) {
 at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockContext& context) {
   const ScopedRange whole("self-attention");
   const int64_t b = x.size(0), n = x.size(1);
-  const auto heads = [&](Linear& projection) {  // (B, N, C) -> (B, H, N, D)
-    return projection->forward(x).view({b, n, num_heads_, -1}).transpose(1, 2);
+  const auto heads = [&](Linear& projection, int64_t count) {  // (B, N, C) -> (B, H, N, D)
+    return projection->forward(x).view({b, n, count, -1}).transpose(1, 2);
   };
   const auto rotate = [&](const at::Tensor& x) {
     const ScopedRange range("rope");
     return rope(x, context.rotary);
   };
-  const auto q = rotate(heads(q_proj));
-  auto k = rotate(heads(k_proj));
-  auto v = heads(v_proj);
+  const auto q = rotate(heads(q_proj, num_heads_));
+  auto k = rotate(heads(k_proj, num_kv_heads_));
+  auto v = heads(v_proj, num_kv_heads_);
   if (context.cache != nullptr) extend(*context.cache, k, v);
   AttentionOptions options;
   options.causal = true;

@@ -57,6 +57,10 @@ TEST(Config, NamesWhatIsWrong) {
   config.num_heads = 8;
   EXPECT_SAYS("even head_dim", Transformer{config});
   config = tiny();
+  config.num_kv_heads = 3;
+  EXPECT_SAYS("num_heads to be divisible by num_kv_heads, got num_heads 4 and num_kv_heads 3",
+              Transformer{config});
+  config = tiny();
   config.d_ff = 0;
   EXPECT_SAYS("d_ff 0", resolved(config));
   EXPECT_SAYS("expected size to be one of small, medium", named_model("huge"));
@@ -174,8 +178,62 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
   EXPECT_SAYS("int64 tokens of shape (B, N)", model->forward(torch::zeros({1, 3})));
 }
 
-TEST(Transformer, LossFollowsItsGradient) {
-  Transformer model(tiny(), 1);
+ModelConfig grouped_and_tied() {
+  ModelConfig config = tiny();
+  config.num_kv_heads = 2;
+  config.tie_embeddings = true;
+  return config;
+}
+
+TEST(Transformer, GroupedQueriesAreHeadsWithEqualKeys) {
+  ModelConfig few = tiny();
+  few.num_kv_heads = 2;
+  Transformer grouped(few, 4), whole(tiny(), 5);
+  const at::NoGradGuard no_grad;
+  const auto repeated = [](const at::Tensor& weight) {  // (2 D, C) -> (4 D, C)
+    return weight.view({2, 6, 24}).repeat_interleave(2, 0).view({24, 24});
+  };
+  const auto from = grouped->named_parameters(), to = whole->named_parameters();
+  for (const auto& item : from) {
+    const bool is_of_keys = item.value().dim() == 2 && item.value().size(0) == 12;
+    to[item.key()].copy_(is_of_keys ? repeated(item.value()) : item.value());
+  }
+  const auto tokens = torch::randint(61, {2, 24});
+  EXPECT_TRUE(testing::close(grouped->forward(tokens), whole->forward(tokens), 1e-5));
+}
+
+TEST(Transformer, TiesItsHeadToTheEmbedding) {
+  Transformer model(grouped_and_tied(), 1), again(grouped_and_tied(), std::nullopt);
+  const at::Tensor weight = model->token_embeddings->weight;
+  EXPECT_TRUE(model->lm_head->weight.is_same(weight));
+  EXPECT_NEAR(weight.std().item<double>(), std::sqrt(2.0 / (61 + 24)), 0.01);
+  const PartFill fill = again->part_fill(1);
+  at::Tensor drawn = torch::empty({61 * 24});
+  fill("token_embeddings.weight", drawn, 0);
+  EXPECT_TRUE(testing::same_bits(drawn, weight.detach().flatten()));
+  // The gradient is the sum of both uses'.
+  ModelConfig untied = grouped_and_tied();
+  untied.tie_embeddings = false;
+  Transformer apart(untied, 1);
+  {
+    const at::NoGradGuard no_grad;
+    const auto from = model->named_parameters(), to = apart->named_parameters();
+    for (const auto& item : from) to[item.key()].copy_(item.value());
+  }
+  const auto tokens = torch::randint(61, {4, 24});
+  gradients(model, tokens);
+  gradients(apart, tokens);
+  const at::Tensor sum = apart->token_embeddings->weight.grad() + apart->lm_head->weight.grad();
+  EXPECT_TRUE(testing::close(weight.grad(), sum, 1e-5));
+  model->to(at::kDouble);
+  EXPECT_TRUE(model->lm_head->weight.is_same(model->token_embeddings->weight));
+}
+
+class TransformerSlope : public ::testing::TestWithParam<ModelConfig> {};
+INSTANTIATE_TEST_SUITE_P(Models, TransformerSlope, ::testing::Values(tiny(), grouped_and_tied()));
+
+TEST_P(TransformerSlope, LossFollowsItsGradient) {
+  Transformer model(GetParam(), 1);
   torch::manual_seed(1);
   const auto tokens = torch::randint(61, {4, 24});
   const auto slopes = gradients(model, tokens);

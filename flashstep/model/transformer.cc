@@ -54,7 +54,7 @@ KeyValueCache::KeyValueCache(const ModelConfig& config, int64_t batch, int64_t c
   require(capacity >= 1 && capacity <= config.context_length,
           "[model] expected a key-value cache of 1 to context_length = ", config.context_length,
           " positions, got ", capacity);
-  const std::vector<int64_t> shape = {batch, config.num_heads, capacity, config.head_dim()};
+  const std::vector<int64_t> shape = {batch, config.kv_heads(), capacity, config.head_dim()};
   for (int64_t i = 0; i < config.num_layers; ++i) {
     layers_.push_back({torch::empty(shape, options), torch::empty(shape, options), 0});
   }
@@ -76,7 +76,9 @@ TransformerImpl::TransformerImpl(const ModelConfig& config, std::optional<uint64
   }
   register_module("layers", blocks);
   ln_final = register_module("ln_final", RmsNorm(config_.d_model, config_.norm_epsilon, options));
-  lm_head = register_module("lm_head", Linear(config_.d_model, config_.vocab_size, options));
+  lm_head = register_module("lm_head", config_.tie_embeddings
+                                           ? Linear(token_embeddings->weight)
+                                           : Linear(config_.d_model, config_.vocab_size, options));
   rotary_ = rotary_tables(config_.context_length, config_.head_dim(), config_.rope_theta);
   if (seed) initialize(*seed);
 }
@@ -90,13 +92,17 @@ void TransformerImpl::initialize(uint64_t seed) {
 
 void TransformerImpl::initialize(const ParameterFill& fill) {
   constexpr double kTruncation = 3.0;  // standard deviations, as the course's model has it
+  const auto of_a_linear = [](const at::Tensor& weight) {
+    return std::sqrt(2.0 / static_cast<double>(weight.size(0) + weight.size(1)));
+  };
   for (const auto& module : named_modules("", /*include_self=*/false)) {
     const std::string name = module.key() + ".weight";
     if (const auto* linear = module.value()->as<LinearImpl>()) {
-      const double fan_sum = static_cast<double>(linear->weight.size(0) + linear->weight.size(1));
-      fill(linear->weight, std::sqrt(2.0 / fan_sum), kTruncation, name);
+      const bool is_tied = linear->weight.is_same(token_embeddings->weight);
+      if (!is_tied) fill(linear->weight, of_a_linear(linear->weight), kTruncation, name);
     } else if (const auto* embedding = module.value()->as<EmbeddingImpl>()) {
-      fill(embedding->weight, 1.0, kTruncation, name);
+      const at::Tensor& weight = embedding->weight;
+      fill(weight, config_.tie_embeddings ? of_a_linear(weight) : 1.0, kTruncation, name);
     } else if (const auto* norm = module.value()->as<RmsNormImpl>()) {
       const at::NoGradGuard no_grad;
       norm->weight.fill_(1.0);

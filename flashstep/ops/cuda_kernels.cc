@@ -82,31 +82,22 @@ Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tenso
 
 void rope_cuda(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
                const Tensor& y) {
-  rope_parts_cuda({x}, cos, sin, inverse, {y});
-}
-
-void rope_parts_cuda(const std::vector<Tensor>& x, const Tensor& cos, const Tensor& sin,
-                     bool inverse, const std::vector<Tensor>& y) {
-  const Tensor &from = x.front(), &to = y.front();
   ops_cuda::Rope arguments{};
-  arguments.parts = static_cast<int>(x.size());
-  for (size_t part = 0; part < x.size(); ++part) {
-    arguments.x[part] = x[part].const_data_ptr();
-    arguments.y[part] = y[part].mutable_data_ptr();
-  }
-  arguments.type = element_of(from);
+  arguments.x = x.const_data_ptr();
+  arguments.y = y.mutable_data_ptr();
+  arguments.type = element_of(x);
   arguments.cos = cos.const_data_ptr<float>();
   arguments.sin = sin.const_data_ptr<float>();
-  arguments.batch = from.size(0);
-  arguments.heads = from.size(1);
-  arguments.positions = from.size(2);
-  arguments.head_dim = from.size(3);
-  arguments.batch_stride = from.stride(0);
-  arguments.head_stride = from.stride(1);
-  arguments.position_stride = from.stride(2);
-  arguments.y_batch_stride = to.stride(0);
-  arguments.y_head_stride = to.stride(1);
-  arguments.y_position_stride = to.stride(2);
+  arguments.batch = x.size(0);
+  arguments.heads = x.size(1);
+  arguments.positions = x.size(2);
+  arguments.head_dim = x.size(3);
+  arguments.batch_stride = x.stride(0);
+  arguments.head_stride = x.stride(1);
+  arguments.position_stride = x.stride(2);
+  arguments.y_batch_stride = y.stride(0);
+  arguments.y_head_stride = y.stride(1);
+  arguments.y_position_stride = y.stride(2);
   arguments.inverse = inverse;
   enqueue("flashstep::rope", ops_cuda::rope, arguments, {x, y});
 }

@@ -26,9 +26,6 @@ at::Tensor rms_norm_backward_cuda(const at::Tensor& x, const at::Tensor& weight,
 // x, y (B, H, N, D), the last dimension dense; cos, sin (N, D / 2) float32, dense.
 void rope_cuda(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse,
                const at::Tensor& y);
-// Queries and keys in one launch: each part (B, H, N, D) of x and of y, with equal strides.
-void rope_parts_cuda(const std::vector<at::Tensor>& x, const at::Tensor& cos, const at::Tensor& sin,
-                     bool inverse, const std::vector<at::Tensor>& y);
 
 // a, b and their gradients (R, F) of equal strides, the rows dense; y, dy dense. y of backward is
 // forward's once more, unless it is undefined.

@@ -23,10 +23,6 @@ Tensor rms_norm_backward_cuda(const Tensor&, const Tensor&, const Tensor&, const
   not_built();
 }
 void rope_cuda(const Tensor&, const Tensor&, const Tensor&, bool, const Tensor&) { not_built(); }
-void rope_parts_cuda(const std::vector<Tensor>&, const Tensor&, const Tensor&, bool,
-                     const std::vector<Tensor>&) {
-  not_built();
-}
 void swiglu_forward_cuda(const Tensor&, const Tensor&, const Tensor&) { not_built(); }
 void swiglu_backward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&) {

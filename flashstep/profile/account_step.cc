@@ -57,9 +57,15 @@ std::string letters_of(const AccountCase& c) {
   return str("Letters: V = ", with_commas(m.vocab_size),
              " tokens in the vocabulary, C = ", with_commas(m.d_model),
              " wide, F = ", with_commas(m.d_ff), " inside, L = ", m.num_layers,
-             " blocks, H = ", m.num_heads, " heads; B = ", c.shape.batch_size,
-             " rows of N = ", with_commas(c.shape.seq_len),
+             " blocks, H = ", m.num_heads, " heads",
+             m.kv_heads() == m.num_heads ? "" : str(", K = ", m.kv_width(), " wide keys"),
+             "; B = ", c.shape.batch_size, " rows of N = ", with_commas(c.shape.seq_len),
              " tokens, T = B N = ", with_commas(c.shape.batch_size * c.shape.seq_len), ".");
+}
+
+// The weights of attention's four projections.
+std::string projections_of(const ModelConfig& m) {
+  return m.kv_heads() == m.num_heads ? "4 C^2" : "2 C (C + K)";
 }
 
 double sum(const std::vector<SavedTensor>& tensors) {
@@ -75,9 +81,9 @@ void add_parameters(const AccountCase& c, measure::Table& table) {
   table.add_row({"  attention", counts.attention, ""});
   table.add_row({"  feed-forward", counts.feed_forward, ""});
   table.add_row({"  norms", counts.norms, ""});
-  derive(table, "parameters = 2 V C + L (4 C^2 + 3 C F + 2 C) + C = ",
-         with_commas(2 * m.vocab_size * m.d_model), " + ", m.num_layers, " x ",
-         with_commas(block_parameter_count(m)), " + ", with_commas(m.d_model), " = ",
+  derive(table, "parameters = ", m.tie_embeddings ? "" : "2 ", "V C + L (", projections_of(m),
+         " + 3 C F + 2 C) + C = ", with_commas(counts.embedding + counts.head), " + ", m.num_layers,
+         " x ", with_commas(block_parameter_count(m)), " + ", with_commas(m.d_model), " = ",
          with_commas(counts.total()));
 }
 
@@ -95,9 +101,10 @@ void add_flops(const AccountCase& c, measure::Table& table) {
   for (const auto& [name, flops] : parts) table.add_row({name, flops / 1e12, "TFLOP"});
   const auto tokens = rows * static_cast<double>(c.shape.seq_len);
   table.add_row({"FLOPs a token", (c.backward ? step : forward) / tokens / 1e9, "GFLOP"});
-  derive(table, "FLOPs forward = 2 T L (4 C^2 + 3 C F) + 4 B L C N (N + 1) / 2 + 2 T C V = ",
-         number(rows * one.linear / 1e12), " + ", number(rows * one.attention / 1e12), " + ",
-         number(rows * one.head / 1e12), " = ", number(forward / 1e12),
+  derive(table, "FLOPs forward = 2 T L (", projections_of(c.model),
+         " + 3 C F) + 4 B L C N (N + 1) / 2 + 2 T C V = ", number(rows * one.linear / 1e12), " + ",
+         number(rows * one.attention / 1e12), " + ", number(rows * one.head / 1e12), " = ",
+         number(forward / 1e12),
          " TFLOP: two for each multiplication and addition of the matrix products; attention "
          "takes the N (N + 1) / 2 pairs that the mask leaves");
   if (c.backward) {

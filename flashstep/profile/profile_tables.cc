@@ -290,7 +290,7 @@ void add_attention_rows(const ProfileCase& c, const ProfileRun& step, Pass pass,
   const ModelConfig& model = c.workload->model;
   const AttentionSize size{.batches = c.workload->batch_size,
                            .heads = model.num_heads,
-                           .kv_heads = model.num_heads,
+                           .kv_heads = model.kv_heads(),
                            .n = model.context_length,
                            .m = model.context_length,
                            .head_dim = model.head_dim()};

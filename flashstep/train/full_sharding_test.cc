@@ -49,8 +49,15 @@ struct FullShardingRun {
   bool divides = false;
   bool update_in_backward = false;
   int shard_ranks = 0;
+  bool is_tied = false;  // and of grouped queries
 
-  ModelConfig config() const { return small_model(divides); }
+  ModelConfig config() const {
+    ModelConfig config = small_model(divides);
+    config.tie_embeddings = is_tied;
+    if (is_tied) config.num_heads = divides ? 4 : 5;
+    if (is_tied) config.num_kv_heads = divides ? 2 : 1;
+    return config;
+  }
 
   // Returns the held-out loss after the last step.
   double run(Group& group) const {
@@ -97,7 +104,7 @@ struct FullShardingRun {
   void expect_shards(const TransformerImpl& model, const Parallelism& ranks) const {
     EXPECT_EQ(ranks.units()->gathered_bytes(), 0);
     int64_t own = 0, all = 0, matrices = 0;
-    for (const Tensor& parameter : model.parameters()) own += parameter.numel();
+    for (const auto& [name, tensor] : module_tensors(model)) own += tensor.numel();
     for (const auto& [name, whole] : whole_tensors(model, ranks)) {
       all += whole.numel();
       matrices += whole.dim() >= 2 ? 1 : 0;
@@ -147,16 +154,19 @@ TEST(FullSharding, CheckpointsAreThoseOfNone) {
       if (group.is_first()) fs::remove_all(base);
       group.barrier();
       const double tolerance = group.world_size() == 2 ? 0 : 1e-4;
-      for (const auto& [precision, recompute] :
-           {std::pair{Precision::kFloat32, Recompute::kNone},
-            std::pair{Precision::kFloat32, Recompute::kBlock},
-            std::pair{Precision::kBFloat16, Recompute::kNone}}) {
+      for (const auto& [precision, recompute, is_tied] :
+           {std::tuple{Precision::kFloat32, Recompute::kNone, false},
+            std::tuple{Precision::kFloat32, Recompute::kBlock, false},
+            std::tuple{Precision::kFloat32, Recompute::kNone, true},
+            std::tuple{Precision::kBFloat16, Recompute::kNone, false}}) {
         const bool is_short = precision == Precision::kBFloat16;
-        const std::string name = str(is_short ? "bf16" : "fp32", static_cast<int>(recompute));
+        const std::string name =
+            str(is_short ? "bf16" : "fp32", static_cast<int>(recompute), is_tied ? "tied" : "");
         SCOPED_TRACE(name);
         FullShardingRun none{base / (name + "_none"), "none", precision, recompute};
         FullShardingRun full{base / (name + "_full"), "full", precision, recompute};
         none.divides = full.divides = group.world_size() == 2;
+        none.is_tied = full.is_tied = is_tied;
         const double expected = none.run(group), loss = full.run(group);
         if (!group.is_first()) continue;
         EXPECT_NEAR(loss, expected, is_short ? 1e-2 : 1e-5);

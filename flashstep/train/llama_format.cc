@@ -33,6 +33,7 @@ const std::map<std::string, std::string> kOfABlock = {
 // Ours to Llama's.
 std::map<std::string, std::string> names_of(const ModelConfig& model) {
   std::map<std::string, std::string> names = kOfTheModel;
+  if (model.tie_embeddings) names.erase("lm_head.weight");
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const auto& [ours, theirs] : kOfABlock)
       names.emplace(str("layers.", layer, ".", ours), str("model.layers.", layer, ".", theirs));
@@ -70,8 +71,10 @@ StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model) {
     const auto found = names.find(tensor.name);
     require(found != names.end(), "[export] expected a tensor of the model, got \"", tensor.name,
             "\"");
-    if (tensor.name.ends_with("q_proj.weight") || tensor.name.ends_with("k_proj.weight"))
+    if (tensor.name.ends_with("q_proj.weight"))
       tensor = even_rows_first(std::move(tensor), model.num_heads);
+    if (tensor.name.ends_with("k_proj.weight"))
+      tensor = even_rows_first(std::move(tensor), model.kv_heads());
     tensor.name = found->second;
   }
   return tensors;
@@ -88,14 +91,14 @@ std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
                        {"intermediate_size", model.d_ff},
                        {"num_hidden_layers", model.num_layers},
                        {"num_attention_heads", model.num_heads},
-                       {"num_key_value_heads", model.num_heads},
+                       {"num_key_value_heads", model.kv_heads()},
                        {"head_dim", model.head_dim()},
                        {"hidden_act", "silu"},
                        {"rms_norm_eps", model.norm_epsilon},
                        {"rope_theta", model.rope_theta},
                        {"attention_bias", false},
                        {"mlp_bias", false},
-                       {"tie_word_embeddings", false},
+                       {"tie_word_embeddings", model.tie_embeddings},
                        {"bos_token_id", token},
                        {"eos_token_id", token},
                        {"torch_dtype", dtype}};

@@ -67,7 +67,8 @@ class Llama {
       const at::Tensor gate = at::silu(linear(y, name + "mlp.gate_proj"));
       x = x + linear(gate * linear(y, name + "mlp.up_proj"), name + "mlp.down_proj");
     }
-    return linear(norm(x, "model.norm"), "lm_head");
+    const bool is_tied = json_["tie_word_embeddings"];
+    return linear(norm(x, "model.norm"), is_tied ? "model.embed_tokens" : "lm_head");
   }
 
  private:
@@ -91,11 +92,16 @@ class Llama {
   }
   at::Tensor attention(const at::Tensor& x, const std::string& name) const {
     const int64_t heads = json_["num_attention_heads"], d = json_["head_dim"];
-    const auto heads_of = [&](const char* projection) {
-      return linear(x, name + projection).view({x.size(0), x.size(1), heads, d}).transpose(1, 2);
+    const int64_t kv_heads = json_["num_key_value_heads"];
+    const auto heads_of = [&](const char* projection, int64_t count) {
+      return linear(x, name + projection).view({x.size(0), x.size(1), count, d}).transpose(1, 2);
+    };
+    const auto repeated = [&](const at::Tensor& of_keys) {
+      return of_keys.repeat_interleave(heads / kv_heads, 1);
     };
     const at::Tensor y = at::scaled_dot_product_attention(
-        turned(heads_of("q_proj")), turned(heads_of("k_proj")), heads_of("v_proj"), {}, 0, true);
+        turned(heads_of("q_proj", heads)), repeated(turned(heads_of("k_proj", kv_heads))),
+        repeated(heads_of("v_proj", kv_heads)), {}, 0, true);
     return linear(y.transpose(1, 2).reshape(x.sizes()), name + "o_proj");
   }
 
@@ -103,15 +109,28 @@ class Llama {
   const nlohmann::json& json_;
 };
 
-TEST(LlamaFormat, ComputesTheSameLogits) {
-  Transformer model(tiny(), 7);
+ModelConfig grouped_and_tied() {
+  ModelConfig config = tiny();
+  config.d_model = 32;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.tie_embeddings = true;
+  return config;
+}
+
+class LlamaLogits : public ::testing::TestWithParam<ModelConfig> {};
+INSTANTIATE_TEST_SUITE_P(Models, LlamaLogits, ::testing::Values(tiny(), grouped_and_tied()));
+
+TEST_P(LlamaLogits, AreTheModels) {
+  const ModelConfig config = GetParam();
+  Transformer model(config, 7);
   at::NoGradGuard no_grad;
   for (auto& item : model->named_parameters()) {  // norms are ones as they are made
     if (item.key().find("ln") != std::string::npos) item.value().uniform_(0.5, 2);
   }
-  const auto weights = whole(llama_tensors(in_memory(module_tensors(*model)), tiny()));
+  const auto weights = whole(llama_tensors(in_memory(module_tensors(*model)), config));
   const Tokenizer bytes = bytes_and_end();
-  const auto json = nlohmann::json::parse(llama_config(tiny(), bytes, "<|end|>", "float32"));
+  const auto json = nlohmann::json::parse(llama_config(config, bytes, "<|end|>", "float32"));
   const at::Tensor tokens = at::randint(260, {2, 20}, at::kLong);
   const at::Tensor ours = model->forward(tokens), theirs = Llama(weights, json).forward(tokens);
   EXPECT_TRUE(at::allclose(ours, theirs, 1e-4, 1e-4)) << (ours - theirs).abs().max();

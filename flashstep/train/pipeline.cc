@@ -215,8 +215,10 @@ void describe_run(const Training& training, const Environment& environment) {
   const ModelConfig& model = config.model;
   say(options,
       str("[model] ", commas(parameters), " parameters: ", model.num_layers, " layers, d_model ",
-          model.d_model, ", d_ff ", model.d_ff, ", ", model.num_heads, " heads, context ",
-          model.context_length, ", vocabulary ", commas(static_cast<uint64_t>(model.vocab_size)),
+          model.d_model, ", d_ff ", model.d_ff, ", ", model.num_heads, " heads",
+          model.kv_heads() == model.num_heads ? "" : str(" (", model.kv_heads(), " of keys)"),
+          ", context ", model.context_length, ", vocabulary ",
+          commas(static_cast<uint64_t>(model.vocab_size)), model.tie_embeddings ? " (tied)" : "",
           ", attention ", model.attention));
   const measure::Machine machine = measure::describe_machine();
   say(options, str("[machine] ", measure::one_line(machine), "; ", config.train.precision, " on ",

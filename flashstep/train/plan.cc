@@ -36,6 +36,7 @@ struct Run {
   bool is_full = false, is_flat = false, divides_moments = false, uses_copies = false;
   double divided = 0, small = 0;               // elements of matrices, of norms
   double root = 0, unit = 0;                   // of matrices outside of blocks, of a block
+  double head = 0;                             // of the head's, which is the embedding's if tied
   double gradient = 4, travel = 4;             // bytes of an element
   double state_share = 1, gradient_share = 1;  // that a rank keeps of matrices'
   // Of compute copies: those that no AdamW of this rank writes, cast in every step.
@@ -75,6 +76,7 @@ Run make_run(const Config& given, int64_t ranks, const PlanDevice& device) {
   run.small = static_cast<double>(counts.norms);
   run.divided = static_cast<double>(counts.total()) - run.small;
   run.root = static_cast<double>(counts.embedding + counts.head);
+  run.head = static_cast<double>(counts.embedding);  // has its size, or is it
   run.unit = static_cast<double>(block_parameter_count(config.model) - 2 * config.model.d_model);
   const std::string& shards = config.parallel.shard_optimizer;
   run.is_full = shards == "full" && run.dividing > 1;
@@ -106,7 +108,7 @@ struct Moment {
 // The fullest moment: the loss, its gradient, the backward of some block, or the update.
 Moment fullest(const Run& run, const KeptBlocks& kept) {
   const ModelConfig& model = run.model();
-  const double block = run.gradient * run.unit, head = run.gradient * run.root / 2;
+  const double block = run.gradient * run.unit, head = run.gradient * run.head;
   const double share = run.config.optimizer.in_backward ? 0 : run.gradient_share;
   const double all = share * run.gradient * run.divided + 4 * run.small;
   // With several micro-batches the gradients of those before are there all along.
@@ -181,7 +183,7 @@ double kept_means_bytes(const Run& run) {
 void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
   StateBytes state = state_bytes(run.state_share * run.divided, run.widths);
   // An embedding is looked up in float32, unless it is gathered.
-  if (!run.is_full) state.copies -= run.widths.copy * run.root / 2;
+  if (!run.is_full) state.copies -= run.widths.copy * (run.root - run.head);
   const StateBytes norms = state_bytes(run.small, {.moment = run.widths.moment});
   state.parameters += norms.parameters;
   // Moments may be divided where parameters are whole.

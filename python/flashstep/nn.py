@@ -64,18 +64,26 @@ class SwiGLU(nn.Module):
 
 
 class CausalSelfAttention(nn.Module):
-    """x (..., N, d_model) -> (..., N, d_model); rotary positions unless rope_theta is None."""
+    """x (..., N, d_model) -> (..., N, d_model); rotary positions unless rope_theta is None. num_kv_heads heads of
+    keys and values (None: num_heads), each read by num_heads / num_kv_heads of the queries'."""
 
-    def __init__(self, d_model: int, num_heads: int, *, rope_theta: float | None = 10000.0) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, *, num_kv_heads: int | None = None, rope_theta: float | None = 10000.0
+    ) -> None:
         super().__init__()
         if num_heads < 1 or d_model % num_heads:
             raise ValueError(f"[nn] expected d_model divisible by num_heads, got {d_model} and {num_heads}")
-        self.num_heads, self.rope_theta = num_heads, rope_theta
-        self.q_proj, self.k_proj, self.v_proj, self.output_proj = (Linear(d_model, d_model) for _ in range(4))
+        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if kv_heads < 1 or num_heads % kv_heads:
+            raise ValueError(f"[nn] expected num_heads divisible by num_kv_heads, got {num_heads} and {kv_heads}")
+        self.rope_theta, self.head_dim = rope_theta, d_model // num_heads
+        of_keys = kv_heads * self.head_dim
+        self.q_proj, self.k_proj, self.v_proj = (Linear(d_model, width) for width in (d_model, of_keys, of_keys))
+        self.output_proj = Linear(d_model, d_model)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         def heads(projection: Linear) -> Tensor:  # (..., N, C) -> (..., H, N, D)
-            return projection(x).view(*x.shape[:-1], self.num_heads, -1).transpose(-2, -3)
+            return projection(x).view(*x.shape[:-1], -1, self.head_dim).transpose(-2, -3)
 
         q, k, v = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
         if self.rope_theta is not None:
@@ -95,11 +103,12 @@ class TransformerBlock(nn.Module):
         num_heads: int,
         d_ff: int,
         *,
+        num_kv_heads: int | None = None,
         rope_theta: float | None = 10000.0,
         norm_epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.attn = CausalSelfAttention(d_model, num_heads, rope_theta=rope_theta)
+        self.attn = CausalSelfAttention(d_model, num_heads, num_kv_heads=num_kv_heads, rope_theta=rope_theta)
         self.ffn = SwiGLU(d_model, d_ff)
         self.ln1, self.ln2 = RMSNorm(d_model, norm_epsilon), RMSNorm(d_model, norm_epsilon)
 
@@ -109,7 +118,8 @@ class TransformerBlock(nn.Module):
 
 
 class TransformerLM(nn.Module):
-    """The program's model: tokens (B, N) int64 -> logits (B, N, vocab_size)."""
+    """The program's model: tokens (B, N) int64 -> logits (B, N, vocab_size). tie_embeddings: lm_head.weight is
+    token_embeddings.weight."""
 
     def __init__(
         self,
@@ -120,6 +130,8 @@ class TransformerLM(nn.Module):
         num_layers: int,
         num_heads: int,
         d_ff: int,
+        num_kv_heads: int | None = None,
+        tie_embeddings: bool = False,
         rope_theta: float | None = 10000.0,
         norm_epsilon: float = 1e-5,
         seed: int = 0,
@@ -128,11 +140,15 @@ class TransformerLM(nn.Module):
         self.context_length = context_length
         self.token_embeddings = Embedding(vocab_size, d_model)
         self.layers = nn.ModuleList(
-            TransformerBlock(d_model, num_heads, d_ff, rope_theta=rope_theta, norm_epsilon=norm_epsilon)
+            TransformerBlock(
+                d_model, num_heads, d_ff, num_kv_heads=num_kv_heads, rope_theta=rope_theta, norm_epsilon=norm_epsilon
+            )
             for _ in range(num_layers)
         )
         self.ln_final = RMSNorm(d_model, norm_epsilon)
         self.lm_head = Linear(d_model, vocab_size)
+        if tie_embeddings:
+            self.lm_head.weight = self.token_embeddings.weight
         initialize(self, seed)
 
     def hidden(self, tokens: Tensor) -> Tensor:
@@ -156,14 +172,20 @@ class TransformerLM(nn.Module):
 
 def initialize(module: nn.Module, seed: int | None = None) -> None:
     """First values of the linear and embedding weights in `module`, norms 1: those that the program draws for
-    `seed` and a parameter's name; a seed from torch's generator unless given. Nothing on the meta device."""
+    `seed` and a parameter's name; a seed from torch's generator unless given. A weight of an embedding and a linear
+    layer has the former's name and the latter's spread. Nothing on the meta device."""
     if seed is None:
         seed = int(torch.randint(2**62, (), device="cpu"))
-    for name, child in module.named_modules():
+    children = list(module.named_modules())
+    embeddings = {id(child.weight) for _, child in children if isinstance(child, Embedding)}
+    linear = {id(child.weight) for _, child in children if isinstance(child, Linear)}
+    for name, child in children:
         if isinstance(child, RMSNorm):
             nn.init.ones_(child.weight)
+        elif isinstance(child, Linear) and id(child.weight) in embeddings:
+            continue
         elif isinstance(child, (Linear, Embedding)) and not child.weight.is_meta:
-            deviation = 1.0 if isinstance(child, Embedding) else (2.0 / sum(child.weight.shape)) ** 0.5
+            deviation = (2.0 / sum(child.weight.shape)) ** 0.5 if id(child.weight) in linear else 1.0
             operators.initialize_(
                 child.weight.detach(), deviation, TRUNCATION, seed, f"{name}.weight" if name else "weight"
             )

@@ -155,6 +155,26 @@ class Modules(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "context_length = 16 tokens, got 17"):
             model(torch.zeros(1, 17, dtype=torch.int64))
 
+    def test_grouped_queries_and_tied_weights(self):
+        few = flashstep.nn.TransformerLM(**SIZES, num_kv_heads=1, tie_embeddings=True, seed=1)
+        self.assertIs(few.lm_head.weight, few.token_embeddings.weight)
+        self.assertAlmostEqual(
+            float(few.lm_head.weight.detach().std()), (2 / (300 + SIZES["d_model"])) ** 0.5, delta=0.01
+        )
+        whole = flashstep.nn.TransformerLM(**SIZES, seed=2)
+        heads = SIZES["num_heads"]
+        state = {
+            name: value.repeat(heads, 1) if name.endswith(("k_proj.weight", "v_proj.weight")) else value
+            for name, value in few.state_dict().items()
+        }
+        whole.load_state_dict(state)
+        tokens = torch.randint(0, 300, (2, 16))
+        torch.testing.assert_close(few(tokens), whole(tokens))
+        few.loss(tokens, tokens).backward()
+        self.assertEqual(few.layers[0].attn.k_proj.weight.grad.shape, few.layers[0].attn.k_proj.weight.shape)
+        with self.assertRaisesRegex(ValueError, "num_heads divisible by num_kv_heads, got 2 and 3"):
+            flashstep.nn.CausalSelfAttention(16, 2, num_kv_heads=3)
+
     def test_positions(self):
         attention = flashstep.nn.CausalSelfAttention(16, 2)
         x = torch.randn(3, 5, 16)

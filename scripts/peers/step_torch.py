@@ -3,8 +3,8 @@ compiled.
 
 Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that the two
 programs take turns on the machine:
-    {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "theta": 10000, "epsilon": 1e-5,
-     "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
+    {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "kv_heads": H of keys,
+     "tied": head and embedding are one, "theta": 10000, "epsilon": 1e-5, "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
      "device": "cpu" | "cuda", "max_norm": 1, "compile": "" | torch.compile's mode,
      "threads": 2, "warmup": 2, "steps": 4}
     -> {"seconds": [...], "forward": [...], "backward": [...], "optimizer": [...], "loss": the last step's,
@@ -47,20 +47,21 @@ def rotate(x, cos, sin):
 
 
 class Block(nn.Module):
-    def __init__(self, width, inner, heads, epsilon):
+    def __init__(self, width, inner, heads, epsilon, kv_heads=None):
         super().__init__()
-        self.heads = heads
+        self.heads, self.kv_heads = heads, kv_heads or heads
         linear = lambda a, b: nn.Linear(a, b, bias=False)
-        self.q, self.k, self.v, self.o = (linear(width, width) for _ in range(4))
+        self.q, self.o = (linear(width, width) for _ in range(2))
+        self.k, self.v = (linear(width, width // heads * self.kv_heads) for _ in range(2))
         self.w1, self.w2, self.w3 = linear(width, inner), linear(inner, width), linear(width, inner)
         self.norm1, self.norm2 = RmsNorm(width, epsilon), RmsNorm(width, epsilon)
 
     def forward(self, x, cos, sin):
         y = self.norm1(x)
-        q, k, v = (p(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-                   for p in (self.q, self.k, self.v))
+        q, k, v = (p(y).unflatten(-1, (heads, -1)).transpose(1, 2) for p, heads in
+                   ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads)))
         mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v,
-                                               is_causal=True)
+                                               is_causal=True, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(mixed.transpose(1, 2).flatten(-2))
         y = self.norm2(x)
         return x + self.w2(F.silu(self.w1(y)) * self.w3(y))
@@ -71,9 +72,13 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(r["vocab"], r["d_model"])
         self.blocks = nn.ModuleList(
-            Block(r["d_model"], r["d_ff"], r["heads"], r["epsilon"]) for _ in range(r["layers"]))
+            Block(r["d_model"], r["d_ff"], r["heads"], r["epsilon"], r.get("kv_heads"))
+            for _ in range(r["layers"]))
         self.norm = RmsNorm(r["d_model"], r["epsilon"])
         self.head = nn.Linear(r["d_model"], r["vocab"], bias=False)
+        if r.get("tied"):
+            nn.init.normal_(self.embedding.weight, std=r["d_model"] ** -0.5)
+            self.head.weight = self.embedding.weight
         dim = r["d_model"] // r["heads"]
         angle = torch.outer(torch.arange(r["context"]).float(),
                             r["theta"] ** (-torch.arange(0, dim, 2).float() / dim))

@@ -48,10 +48,8 @@ cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream);
 // cos[position][i] and sin[position][i]; by minus the angle if `inverse`. Two tensors of
 // the same shape and strides at most at once. A y may be its x.
 struct Rope {
-  static constexpr int kMostParts = 2;  // queries and keys
-  int parts;
-  const void* x[kMostParts];
-  void* y[kMostParts];
+  const void* x;
+  void* y;
   Element type;
   const float *cos, *sin;  // (positions, head_dim / 2)
   int64_t batch, heads, positions, head_dim;

@@ -23,7 +23,6 @@ __global__ void __launch_bounds__(kThreads)
   const auto batch = static_cast<int64_t>(outer / positions);
   const auto position = static_cast<int64_t>(outer % positions);
 
-  const int part = static_cast<int>(blockIdx.y);
   const int64_t angle = position * (a.head_dim / 2) + place / 2;
   float cos[kWidth / 2], sin[kWidth / 2], x[kWidth];
 #pragma unroll
@@ -31,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
     cos[i] = a.cos[angle + i];
     sin[i] = a.inverse ? -a.sin[angle + i] : a.sin[angle + i];
   }
-  read(static_cast<const T*>(a.x[part]) + batch * a.batch_stride + head * a.head_stride +
+  read(static_cast<const T*>(a.x) + batch * a.batch_stride + head * a.head_stride +
            position * a.position_stride + place,
        x);
 #pragma unroll
@@ -40,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     x[i] = cos[i / 2] * even - sin[i / 2] * odd;
     x[i + 1] = sin[i / 2] * even + cos[i / 2] * odd;
   }
-  write(static_cast<T*>(a.y[part]) + batch * a.y_batch_stride + head * a.y_head_stride +
+  write(static_cast<T*>(a.y) + batch * a.y_batch_stride + head * a.y_head_stride +
             position * a.y_position_stride + place,
         x);
 }
@@ -48,8 +47,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kWidth>
 void launch(const Rope& a, cudaStream_t stream) {
   const int64_t count = a.batch * a.heads * a.positions * (a.head_dim / kWidth);
-  const dim3 blocks(static_cast<unsigned>(divide_up(count, kThreads)),
-                    static_cast<unsigned>(a.parts));
+  const auto blocks = static_cast<unsigned>(divide_up(count, kThreads));
   if (count + kThreads <= UINT32_MAX) {
     rope_kernel<T, kWidth><<<blocks, kThreads, 0, stream>>>(a, static_cast<uint32_t>(count));
   } else {
@@ -62,16 +60,13 @@ bool takes_vectors(const Rope& a) {
                                a.y_batch_stride, a.y_head_stride, a.y_position_stride}) {
     if (stride % kVector != 0) return false;
   }
-  for (int part = 0; part < a.parts; ++part) {
-    if (!is_aligned(a.x[part]) || !is_aligned(a.y[part])) return false;
-  }
-  return true;
+  return is_aligned(a.x) && is_aligned(a.y);
 }
 
 }  // namespace
 
 cudaError_t rope(const Rope& a, cudaStream_t stream) {
-  if (a.parts * a.batch * a.heads * a.positions * a.head_dim == 0) return cudaSuccess;
+  if (a.batch * a.heads * a.positions * a.head_dim == 0) return cudaSuccess;
   return with_type(a.type, [&](auto type) {
     takes_vectors(a) ? launch<decltype(type), kVector>(a, stream)
                      : launch<decltype(type), 2>(a, stream);
