@@ -1,5 +1,6 @@
 #include "flashstep/model/fused_block.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
+#include "flashstep/ops/gradient_sum.h"
 #include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
 
@@ -42,13 +44,6 @@ struct Norm {
   }
 };
 
-// Rows of dy^T y: the gradient of a weight, in the dtype that products compute in.
-Tensor weight_gradient(const Tensor& dy, const Tensor& y) {
-  Tensor gradient = at::empty({dy.size(1), y.size(1)}, y.options());
-  product(dy.t(), y, gradient);
-  return gradient;
-}
-
 Tensor times(const Tensor& a, const Tensor& b) {
   Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
   product(a, b, result);
@@ -66,20 +61,58 @@ variable_list cut(const Tensor& x, int64_t dim, const std::vector<int64_t>& size
   return parts;
 }
 
-// The rows of `gradients` that are each of three neighbours' own, for those that want one.
-variable_list parts_wanted(AutogradContext* context, size_t first, const Tensor& gradients,
-                           const std::vector<int64_t>& rows) {
-  variable_list parts = cut(gradients, 0, rows);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!context->needs_input_grad(first + i)) parts[i].reset();
-  }
-  return parts;
+std::vector<int64_t> rows_of_each(const std::vector<Tensor>& weights) {
+  std::vector<int64_t> rows;
+  for (const Tensor& weight : weights) rows.push_back(weight.size(0));
+  return rows;
 }
-bool any_wanted(AutogradContext* context, size_t first, size_t count) {
-  for (size_t i = first; i < first + count; ++i) {
-    if (context->needs_input_grad(i)) return true;
+
+// One tensor of the float32 gradients of weights (R, C), each behind the one before: as they lie;
+// new, where none is there; undefined where they cannot be added to together.
+Tensor sum_of_gradients(const std::vector<Tensor>& weights) {
+  if (!std::ranges::all_of(weights, internal::may_add_to_gradient)) return {};
+  const Tensor& first = weights.front().grad();
+  const int64_t width = weights.front().size(1);
+  int64_t rows = 0;
+  bool is_one = true, is_new = true;
+  for (const Tensor& weight : weights) {
+    const Tensor& sum = weight.grad();
+    is_new = is_new && !sum.defined();
+    is_one = is_one && first.defined() && sum.defined() && sum.is_alias_of(first) &&
+             sum.storage_offset() == first.storage_offset() + rows * width;
+    rows += weight.size(0);
   }
-  return false;
+  if (is_new)
+    return at::empty({rows, width},
+                     weights.front().options().dtype(at::kFloat).requires_grad(false));
+  return is_one ? first.as_strided({rows, width}, {width, 1}) : Tensor();
+}
+
+// dy^T y, whose rows are the gradients of weights one behind the other, inputs of a function from
+// number `input` on: added to what they have, in float32, or rounded as products are, for autograd
+// to add.
+variable_list weight_gradients(AutogradContext* context, size_t input,
+                               const std::vector<Tensor>& weights, const Tensor& dy,
+                               const Tensor& y) {
+  variable_list gradients(weights.size());
+  const auto wanted = [&](size_t i) { return context->needs_input_grad(input + i); };
+  bool is_any_wanted = false;
+  for (size_t i = 0; i < weights.size(); ++i) is_any_wanted = is_any_wanted || wanted(i);
+  if (!is_any_wanted) return gradients;
+  const bool is_first = !weights.front().grad().defined();
+  if (const Tensor sum = sum_of_gradients(weights); sum.defined()) {
+    product(dy.t(), y, sum, is_first ? Tensor() : sum);
+    if (is_first) return cut(sum, 0, rows_of_each(weights));
+    std::ranges::transform(weights, gradients.begin(), internal::take_gradient);
+    return gradients;
+  }
+  const Tensor rounded = at::empty({dy.size(1), y.size(1)}, y.options());
+  product(dy.t(), y, rounded);
+  gradients = cut(rounded, 0, rows_of_each(weights));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!wanted(i)) gradients[i].reset();
+  }
+  return gradients;
 }
 
 // Of queries and of keys, which values have as many of.
@@ -152,6 +185,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     context->saved_data["keys"] = heads.keys;
     context->saved_data["epsilon"] = epsilon;
     context->saved_data["turned_back"] = turned_back;
+    context->saved_data["weights"] = std::vector<Tensor>{wq, wk, wv};
     variable_list results = split_heads(all, heads);
     results.push_back(x);
     return results;
@@ -175,19 +209,16 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
       turn(all_heads_of(dqkv, dstream.sizes(), heads), heads, cos, sin, /*inverse=*/true);
 
     const Tensor dy = times(dqkv, weights);
-    variable_list dweights(3);
-    const int64_t dim = from.front().size(3);
-    if (any_wanted(context, kQ, 3))
-      dweights = parts_wanted(context, kQ, weight_gradient(dqkv, y),
-                              {heads.queries * dim, heads.keys * dim, heads.keys * dim});
+    variable_list dweights =
+        weight_gradients(context, kQ, context->saved_data["weights"].toTensorVector(), dqkv, y);
     const Tensor dx = at::empty_like(x);
     const Tensor dnorm =
         internal::rms_norm_backward_cuda(x, norm.weight, rstd, dy, dstream.view(x.sizes()), dx);
     return {dx.view(dstream.sizes()),
             dnorm,
-            dweights[0],
-            dweights[1],
-            dweights[2],
+            std::move(dweights[0]),
+            std::move(dweights[1]),
+            std::move(dweights[2]),
             Tensor(),
             Tensor(),
             Tensor(),
@@ -229,6 +260,7 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
         {attended, x2, norm.weight, rstd, recompute == Recompute::kNone ? y : Tensor(),
          recompute == Recompute::kInner ? Tensor() : gates, out_weight, up_weights, down_weight});
     context->saved_data["epsilon"] = epsilon;
+    context->saved_data["weights"] = std::vector<Tensor>{wo, w1, w3, w2};
     return result.view(x.sizes());
   }
 
@@ -249,27 +281,25 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
     const Tensor dgates = at::empty_like(gates), &h = dh;  // h takes dh's place
     internal::swiglu_backward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner), dh,
                                    dgates.narrow(1, 0, inner), dgates.narrow(1, inner, inner), h);
-    const Tensor dw2 = context->needs_input_grad(k2) ? weight_gradient(rounded, h) : Tensor();
+    const auto weights = context->saved_data["weights"].toTensorVector();
+    variable_list dw2 = weight_gradients(context, k2, {weights[3]}, rounded, h);
 
     const Tensor dy = times(dgates, up_weights);
-    variable_list dups(2);
-    if (any_wanted(context, k1, 2))
-      dups = parts_wanted(context, k1, weight_gradient(dgates, y), {inner, inner});
+    variable_list dups = weight_gradients(context, k1, {weights[1], weights[2]}, dgates, y);
 
     const Tensor dx2 = at::empty_like(x2);
     const Tensor rounded_dx2 = dtype == x2.scalar_type() ? dx2 : at::empty_like(attended);
     const Tensor dnorm = internal::rms_norm_backward_cuda(
         x2, norm.weight, rstd, dy, dout, dx2, rounded_dx2.is_same(dx2) ? Tensor() : rounded_dx2);
     const Tensor dattended = times(rounded_dx2, out_weight);
-    const Tensor dwo =
-        context->needs_input_grad(kO) ? weight_gradient(rounded_dx2, attended) : Tensor();
+    variable_list dwo = weight_gradients(context, kO, {weights[0]}, rounded_dx2, attended);
     return {dx2.view(gradients[0].sizes()),
             dattended,
-            dwo,
+            std::move(dwo[0]),
             dnorm,
-            dups[0],
-            dups[1],
-            dw2,
+            std::move(dups[0]),
+            std::move(dups[1]),
+            std::move(dw2[0]),
             Tensor(),
             Tensor()};
   }

@@ -203,8 +203,74 @@ TEST_F(FusedBlockGpu, LeavesGradientsInTheDtypeThatTheyAreAskedFor) {
   for (size_t i = 2; i < narrow.size(); ++i) {
     const bool is_matrix = parameters[i - 2].dim() == 2;
     EXPECT_EQ(narrow[i].scalar_type(), is_matrix ? at::kBFloat16 : at::kFloat);
-    EXPECT_TRUE(testing::same_bits(narrow[i].to(at::kFloat), wide[i])) << i;  // they were rounded
+    EXPECT_EQ(wide[i].scalar_type(), at::kFloat);
+    EXPECT_TRUE(testing::same_bits(narrow[i], wide[i].to(narrow[i].scalar_type()))) << i;
   }
+}
+
+// What micro-batches add up is the sum of their gradients, in the memory of the first.
+TEST_F(FusedBlockGpu, AddsGradientsUp) {
+  Case c(config_of(160, 176, 4, 2));
+  const auto backward = [&](bool zeroes, std::optional<at::TensorList> only = {}) {
+    if (zeroes) c.block->zero_grad();
+    const RotaryTables tables = rotary_tables(48, 40, 10000.0).to(kGpu);
+    const AutocastGuard autocast(at::kCUDA, at::kBFloat16);
+    const Tensor y = fused_block(c.x.detach().requires_grad_(), *c.block, {tables, nullptr});
+    y.backward(c.dy.to(y.scalar_type()), /*retain_graph=*/false, /*create_graph=*/false, only);
+  };
+  const auto gradients = [&] {
+    std::vector<Tensor> all;
+    for (const Tensor& parameter : c.block->parameters()) all.push_back(parameter.grad());
+    return all;
+  };
+  backward(true);
+  std::vector<Tensor> once, places = gradients();
+  for (const Tensor& gradient : places) once.push_back(gradient.clone());
+  const auto expect_sum = [&](double times, const char* what) {
+    const auto now = gradients();
+    for (size_t i = 0; i < once.size(); ++i) {
+      const double largest = once[i].abs().max().item<double>();
+      EXPECT_TRUE(testing::close(now[i], once[i] * times, 1e-5 * times * largest)) << i << what;
+    }
+  };
+  places.clear();
+  backward(false);
+  backward(false);
+  expect_sum(3, " in place");
+  // Gradients of a user's own: apart, or only some.
+  for (Tensor& parameter : c.block->parameters())
+    parameter.mutable_grad() = parameter.grad().clone();
+  backward(false);
+  expect_sum(4, " apart");
+  c.block->zero_grad();
+  backward(true);
+  c.block->attn->k_proj->weight.mutable_grad().zero_();
+  c.block->attn->v_proj->weight.mutable_grad().reset();
+  c.block->ffn->w3->weight.mutable_grad().reset();
+  backward(false);
+  const auto expect_times = [&](const Tensor& weight, size_t index, double times) {
+    EXPECT_TRUE(testing::close(weight.grad(), once[index] * times,
+                               0.02 * once[index].abs().max().item<double>()))
+        << index;
+  };
+  const auto& attn = *c.block->attn;
+  expect_times(attn.q_proj->weight, 0, 2);
+  expect_times(attn.k_proj->weight, 1, 1);
+  expect_times(attn.v_proj->weight, 2, 1);
+  expect_times(c.block->ffn->w3->weight, 6, 1);
+  // A hook sees the new part alone, and gradients of some inputs are not added to any.
+  backward(true);
+  Tensor seen;
+  const auto hook =
+      attn.q_proj->weight.register_hook([&](const Tensor& gradient) { seen = gradient.clone(); });
+  backward(false);
+  attn.q_proj->weight.remove_hook(hook);
+  EXPECT_TRUE(testing::close(seen, once[0], 0.02 * once[0].abs().max().item<double>()));
+  expect_times(attn.q_proj->weight, 0, 2);
+  backward(true);
+  backward(false, at::TensorList(c.block->ffn->w2->weight));
+  expect_times(c.block->ffn->w2->weight, 5, 2);
+  expect_times(attn.q_proj->weight, 0, 1);
 }
 
 TEST_F(FusedBlockGpu, RefusesWhatItCannotCompute) {

@@ -1,5 +1,6 @@
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/ops/cost.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
 #include "flashstep/ops/test_op.h"

@@ -140,7 +140,8 @@ void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
           {logits, dlogits});
 }
 
-void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& dweight) {
+void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& dweight,
+                             bool adds) {
   // Half the bits are sorted in half the time.
   const auto [sorted, order] =
       at::sort(ids.to(at::kInt), /*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -150,7 +151,7 @@ void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& 
   enqueue("flashstep::embedding_backward", ops_cuda::embedding_backward,
           {dy.const_data_ptr(), element_of(dy), sorted.const_data_ptr<int32_t>(),
            order.const_data_ptr<int64_t>(), dweight.mutable_data_ptr(), element_of(dweight),
-           partials.mutable_data_ptr<float>(), positions, width},
+           partials.mutable_data_ptr<float>(), positions, width, adds},
           {dy, dweight});
 }
 

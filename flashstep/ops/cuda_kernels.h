@@ -44,9 +44,10 @@ void cross_entropy_backward_cuda(const at::Tensor& logits, const at::Tensor& tar
                                  const at::Tensor& normalizers, const at::Tensor& counted,
                                  const at::Tensor& factor, const at::Tensor& dlogits);
 
-// dweight (V, C), zero before: sums of dy's rows by ids (T) int64. dy (..., C) dense.
-void embedding_backward_cuda(const at::Tensor& dy, const at::Tensor& ids,
-                             const at::Tensor& dweight);
+// dweight (V, C): sums of dy's rows by ids (T) int64. dy (..., C) dense. Rows that no id names stay
+// as they are; the others are written, or added to.
+void embedding_backward_cuda(const at::Tensor& dy, const at::Tensor& ids, const at::Tensor& dweight,
+                             bool adds = false);
 
 // How many of the targets are not ignored, () float32.
 at::Tensor counted_cuda(const at::Tensor& targets);

@@ -7,6 +7,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
+#include "flashstep/ops/gradient_sum.h"
 #include "flashstep/ops/internal.h"
 
 namespace flashstep {
@@ -26,9 +27,8 @@ class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
   static Tensor forward(AutogradContext* context, const Tensor& weight, const Tensor& ids) {
     context->save_for_backward({ids});
     context->saved_data["rows"] = weight.size(0);
-    const bool chooses = weight.is_leaf() && weight.requires_grad() && weight.grad_dtype();
-    const auto dtype = chooses ? *weight.grad_dtype() : weight.scalar_type();
-    context->saved_data["dtype"] = static_cast<int64_t>(dtype);
+    context->saved_data["dtype"] = static_cast<int64_t>(internal::gradient_dtype(weight));
+    if (weight.is_leaf()) context->saved_data["weight"] = weight;
     return at::embedding(weight, ids);
   }
 
@@ -37,6 +37,15 @@ class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
     const Tensor dy = gradients[0].contiguous();
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
     const int64_t rows = context->saved_data["rows"].toInt();
+    const auto leaf = context->saved_data.find("weight");
+    if (dy.is_cuda() && leaf != context->saved_data.end() &&
+        internal::may_add_to_gradient(leaf->second.toTensor())) {
+      const Tensor sum = internal::take_gradient(leaf->second.toTensor());
+      if (sum.defined()) {
+        if (ids.numel() > 0) internal::embedding_backward_cuda(dy, ids, sum, /*adds=*/true);
+        return {sum, Tensor()};
+      }
+    }
     Tensor dweight = at::zeros({rows, dy.size(-1)}, dy.options().dtype(dtype));
     if (dy.is_cpu()) {
       if (ids.numel() == 0) return {dweight, Tensor()};

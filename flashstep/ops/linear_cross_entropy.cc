@@ -10,6 +10,7 @@
 #include "flashstep/ops/cost.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
+#include "flashstep/ops/gradient_sum.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
 #include "flashstep/products/cpu_product.h"
@@ -133,6 +134,7 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     context->saved_data["shape"] = x_any.sizes().vec();
     context->saved_data["x_dtype"] = static_cast<int64_t>(x_any.scalar_type());
     context->saved_data["weight_dtype"] = static_cast<int64_t>(weight_any.scalar_type());
+    if (weight_any.is_leaf()) context->saved_data["weight"] = weight_any;
     return made.loss;
   }
 
@@ -148,6 +150,13 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     };
     Tensor dx = scaled(saved[0], "x_dtype");
     if (dx.defined()) dx = dx.view(context->saved_data["shape"].toIntVector());
+    const auto leaf = context->saved_data.find("weight");
+    if (saved[1].defined() && leaf != context->saved_data.end() &&
+        internal::may_add_to_gradient(leaf->second.toTensor())) {
+      const Tensor sum = internal::take_gradient(leaf->second.toTensor());
+      if (sum.defined())
+        return {dx, sum.addcmul_(saved[1], factor), Tensor(), Tensor(), Tensor(), Tensor()};
+    }
     return {dx, scaled(saved[1], "weight_dtype"), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };

@@ -36,7 +36,7 @@ void cross_entropy_backward_cuda(const Tensor&, const Tensor&, const Tensor&, co
                                  const Tensor&, const Tensor&) {
   not_built();
 }
-void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&) { not_built(); }
+void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&, bool) { not_built(); }
 Tensor counted_cuda(const Tensor&) { not_built(); }
 Tensor mean_cuda(const Tensor&, const Tensor&) { not_built(); }
 

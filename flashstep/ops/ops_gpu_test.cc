@@ -218,6 +218,41 @@ TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
   }
 }
 
+// What a second backward finds in .grad, it adds to.
+TEST_F(OpsGpu, WeightsGradientsAreAddedUp) {
+  for (const int64_t rows : {70, 9001}) {
+    const Tensor targets = random_targets(rows, 10000), weight = randn({10000, 48}),
+                 x = randn({rows, 48});
+    const std::vector<std::function<Tensor()>> losses = {
+        [&] { return linear_cross_entropy(x, weight, targets); },
+        [&] { return (flashstep::embedding(weight, targets) * x).sum(); }};
+    for (const auto& loss : losses) {
+      for (const bool is_short : {false, true}) {
+        const auto backward = [&] {
+          const AutocastGuard guard(at::kCUDA, at::kBFloat16, AutocastGuard::Cache::kOff, is_short);
+          (loss() * 0.5).backward();
+        };
+        weight.mutable_grad().reset();
+        weight.requires_grad_();
+        backward();
+        const Tensor once = weight.grad().clone();
+        const void* const place = weight.grad().data_ptr();
+        backward();
+        EXPECT_EQ(weight.grad().data_ptr(), place);
+        const double largest = once.abs().max().item<double>();
+        EXPECT_TRUE(testing::close(weight.grad(), once * 2, 1e-6 * largest)) << rows << is_short;
+        // A hook sees the new part alone.
+        Tensor seen;
+        const auto hook = weight.register_hook([&](const Tensor& gradient) { seen = gradient; });
+        backward();
+        weight.remove_hook(hook);
+        EXPECT_TRUE(testing::close(seen, once, 1e-6 * largest));
+        EXPECT_TRUE(testing::close(weight.grad(), once * 3, 2e-6 * largest));
+      }
+    }
+  }
+}
+
 // Every third position, and the first `whole`.
 Tensor some_ignored(Tensor targets, int64_t whole) {
   const Tensor positions = at::arange(targets.numel(), targets.options()).view(targets.sizes());

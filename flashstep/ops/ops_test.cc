@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "flashstep/error.h"
-#include "flashstep/ops/cost.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
 #include "flashstep/ops/test_op.h"

@@ -21,7 +21,7 @@ bool takes_onednn(int64_t m, int64_t k, int64_t n);
 //   a (M, K), b (K, N), d (M, N) of one floating dtype, on the CPU, of any strides.
 void cpu_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, double alpha = 1,
                  double beta = 0);
-// The same of float32, by oneDNN. Shapes have no 0.
+// The same of float32, by oneDNN, where the processor has AVX-512. Shapes have no 0.
 void onednn_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, double alpha,
                     double beta);
 

@@ -291,7 +291,9 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, boo
   const double update_s = update_traffic_bytes(own, run.widths) / rates.memory;
   // Means by copies bring it along.
   const double norm_s = run.ranks > 1 && !run.is_full ? 0 : run.gradient * own / rates.memory;
-  time.memory_s = steps * work.moved_bytes / rates.memory + update_s + norm_s;
+  // Micro-batches after the first read float32 gradients and write them again.
+  const double sums = 8 * (steps - 1) * run.divided * (run.is_full ? run.gradient_share : 1);
+  time.memory_s = (steps * work.moved_bytes + sums) / rates.memory + update_s + norm_s;
   if (run.ranks > 1) add_exchange(run, means_stay, update_s, time);
   return time;
 }

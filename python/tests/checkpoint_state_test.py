@@ -4,8 +4,10 @@ import os
 import tempfile
 import unittest
 
-import flashstep
+import needs_torch  # noqa: F401
 import torch
+
+import flashstep
 
 
 class CheckpointState(unittest.TestCase):

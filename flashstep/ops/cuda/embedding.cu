@@ -16,6 +16,19 @@ __device__ void add_to(float (&sum)[kWidth], const float (&x)[kWidth]) {
   for (int i = 0; i < kWidth; ++i) sum[i] += x[i];
 }
 
+// A row of the gradient: the sum, or what was there and the sum.
+template <typename W, int kWidth>
+__device__ void finish(const EmbeddingBackward& a, int32_t id, int64_t column,
+                       float (&sum)[kWidth]) {
+  W* row = static_cast<W*>(a.dweight) + id * a.width + column;
+  if (a.adds) {
+    float before[kWidth];
+    read(row, before);
+    add_to(sum, before);
+  }
+  write(row, sum);
+}
+
 // The sums of one chunk. A segment (positions of one id) that lies in it is finished; one that came
 // from the chunk before leaves its part in partials[chunk][0], one that only begins here in
 // partials[chunk][1].
@@ -51,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
       } else if (position + 1 == end && goes) {
         write(partials + a.width, sum);
       } else {
-        write(static_cast<W*>(a.dweight) + a.ids[position] * a.width + column, sum);
+        finish<W>(a, a.ids[position], column, sum);
       }
       is_first = false;
 #pragma unroll
@@ -78,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
     read(a.partials + 2 * next * a.width + column, part);
     add_to(sum, part);
   }
-  write(static_cast<W*>(a.dweight) + id * a.width + column, sum);
+  finish<W>(a, id, column, sum);
 }
 
 template <typename X, typename W, int kWidth>

@@ -123,6 +123,7 @@ struct EmbeddingBackward {
   Element weight_type;
   float* partials;  // (ceil(positions / kEmbeddingChunk), 2, width), workspace
   int64_t positions, width;
+  bool adds;  // to what dweight has
 };
 cudaError_t embedding_backward(const EmbeddingBackward& a, cudaStream_t stream);
 

@@ -1,0 +1,33 @@
+#include "flashstep/ops/gradient_sum.h"
+
+#include <utility>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace flashstep::internal {
+
+at::ScalarType gradient_dtype(const at::Tensor& weight) {
+  const bool chooses = weight.is_leaf() && weight.requires_grad();
+  const auto chosen = chooses ? weight.grad_dtype() : std::nullopt;
+  return chosen.value_or(weight.scalar_type());
+}
+
+bool may_add_to_gradient(const at::Tensor& weight) {
+  const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
+  const bool is_whole = chosen == nullptr || chosen->empty();  // not of some inputs
+  if (!is_whole || at::GradMode::is_enabled() || !weight.is_leaf() || !weight.requires_grad() ||
+      gradient_dtype(weight) != at::kFloat || !torch::autograd::impl::hooks(weight).empty())
+    return false;
+  const at::Tensor& sum = weight.grad();
+  return !sum.defined() ||
+         (sum.layout() == at::kStrided && sum.scalar_type() == at::kFloat && sum.is_contiguous() &&
+          sum.sizes() == weight.sizes() && !sum.requires_grad());
+}
+
+at::Tensor take_gradient(const at::Tensor& weight) {
+  return std::exchange(weight.mutable_grad(), at::Tensor());
+}
+
+}  // namespace flashstep::internal
