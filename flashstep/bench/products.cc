@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "flashstep/amp.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/timing.h"
@@ -126,7 +127,16 @@ Schema products_schema(const Records&) {
 std::vector<ProductShape> shapes_of(const BenchProductsOptions& options, Run& run) {
   for (const Workload& workload : options.workloads) {
     run.begin(0, 1, "a step of " + describe(workload));
-    ModelRun(workload).pass();
+    {
+      ModelRun step(workload);
+      step.pass();
+      // And two micro-batches, which add float32 gradients up.
+      if (has_backward(workload) && workload.precision == "bf16") {
+        for (Tensor& parameter : step.model().parameters()) parameter.mutable_grad().reset();
+        keep_gradients_in(at::kFloat, step.model().parameters());
+        for (int batch = 0; batch < 2; ++batch) step.forward().backward();
+      }
+    }
     measure::release_cached_gpu_memory();
   }
   auto shapes = internal::lt_shapes();

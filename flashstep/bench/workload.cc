@@ -76,6 +76,17 @@ void override_with(const ModelConfig& given, ModelConfig& model) {
   model.norm_epsilon = given.norm_epsilon;
 }
 
+// Without what a name does not say: fewer heads of keys, and ties.
+std::string base_name(const ModelConfig& model) {
+  // The size that was named comes first: two handouts have the same one under different names.
+  if (!model.size.empty() && same_sizes(resolved({.size = model.size}), resolved(model)))
+    return model.size;
+  for (const SmallSize& size : kSmallSizes) {
+    if (same_sizes(model_by_name(size.name), model)) return size.name;
+  }
+  return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
+}
+
 }  // namespace
 
 void Workload::visit(FieldVisitor& v) {
@@ -135,17 +146,6 @@ ModelConfig model_by_name(const std::string& name) {
   model = model_by_numbers(small->numbers);
   model.vocab_size = kSmallVocabulary;
   return model;
-}
-
-// Without what a name does not say: fewer heads of keys, and ties.
-std::string base_name(const ModelConfig& model) {
-  // The size that was named comes first: two handouts have the same one under different names.
-  if (!model.size.empty() && same_sizes(resolved({.size = model.size}), resolved(model)))
-    return model.size;
-  for (const SmallSize& size : kSmallSizes) {
-    if (same_sizes(model_by_name(size.name), model)) return size.name;
-  }
-  return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
 }
 
 std::string model_name(const ModelConfig& model) {

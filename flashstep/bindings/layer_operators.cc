@@ -131,7 +131,7 @@ Tensor swiglu_differentiable(const Tensor& a, const Tensor& b) { return Swiglu::
 
 Tensor swiglu_operator(const Tensor& a, const Tensor& b) {
   if (!is_looked_at(a) && !is_looked_at(b)) return flashstep::swiglu(a, b);
-  if (a.scalar_type() != b.scalar_type()) {
+  if (a.is_floating_point() && b.is_floating_point() && a.scalar_type() != b.scalar_type()) {
     const auto dtype = at::promote_types(a.scalar_type(), b.scalar_type());
     return swiglu_operator(a.to(dtype), b.to(dtype));
   }

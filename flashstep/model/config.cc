@@ -99,6 +99,7 @@ ModelConfig resolved(const ModelConfig& given) {
   require(config.d_model % config.num_heads == 0,
           "[model] expected d_model to be divisible by num_heads, got d_model ", config.d_model,
           " and num_heads ", config.num_heads);
+  if (config.num_kv_heads == config.num_heads) config.num_kv_heads = 0;  // one way to say it
   require(config.num_kv_heads >= 0 && config.num_heads % config.kv_heads() == 0,
           "[model] expected num_heads to be divisible by num_kv_heads, got num_heads ",
           config.num_heads, " and num_kv_heads ", config.num_kv_heads);

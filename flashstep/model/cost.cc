@@ -14,6 +14,7 @@ constexpr double kMostParameters = 9e18;
 
 // All products below have positive factors: none is larger than the whole.
 void require_countable(const ModelConfig& c) {
+  require(c.num_heads > 0, "[model] expected at least one head, got ", c.num_heads);
   const auto width = static_cast<double>(c.d_model), layers = static_cast<double>(c.num_layers);
   const double heads = 2 * width + 2 * static_cast<double>(c.kv_width());
   const double block = width * (heads + 3 * static_cast<double>(c.d_ff) + 2);

@@ -96,11 +96,12 @@ variable_list weight_gradients(AutogradContext* context, size_t input,
                                const Tensor& y) {
   variable_list gradients(weights.size());
   const auto wanted = [&](size_t i) { return context->needs_input_grad(input + i); };
-  bool is_any_wanted = false;
-  for (size_t i = 0; i < weights.size(); ++i) is_any_wanted = is_any_wanted || wanted(i);
-  if (!is_any_wanted) return gradients;
+  size_t count = 0;
+  for (size_t i = 0; i < weights.size(); ++i) count += wanted(i) ? 1 : 0;
+  if (count == 0) return gradients;
   const bool is_first = !weights.front().grad().defined();
-  if (const Tensor sum = sum_of_gradients(weights); sum.defined()) {
+  const Tensor sum = count == weights.size() ? sum_of_gradients(weights) : Tensor();
+  if (sum.defined()) {
     product(dy.t(), y, sum, is_first ? Tensor() : sum);
     if (is_first) return cut(sum, 0, rows_of_each(weights));
     std::ranges::transform(weights, gradients.begin(), internal::take_gradient);

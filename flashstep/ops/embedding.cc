@@ -40,10 +40,11 @@ class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
     const auto leaf = context->saved_data.find("weight");
     if (dy.is_cuda() && leaf != context->saved_data.end() &&
         internal::may_add_to_gradient(leaf->second.toTensor())) {
-      const Tensor sum = internal::take_gradient(leaf->second.toTensor());
-      if (sum.defined()) {
-        if (ids.numel() > 0) internal::embedding_backward_cuda(dy, ids, sum, /*adds=*/true);
-        return {sum, Tensor()};
+      const Tensor& weight = leaf->second.toTensor();
+      if (weight.grad().defined()) {
+        if (ids.numel() > 0)
+          internal::embedding_backward_cuda(dy, ids, weight.grad(), /*adds=*/true);
+        return {internal::take_gradient(weight), Tensor()};
       }
     }
     Tensor dweight = at::zeros({rows, dy.size(-1)}, dy.options().dtype(dtype));

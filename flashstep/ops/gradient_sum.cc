@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace flashstep::internal {
@@ -20,10 +21,14 @@ bool may_add_to_gradient(const at::Tensor& weight) {
   if (!is_whole || at::GradMode::is_enabled() || !weight.is_leaf() || !weight.requires_grad() ||
       gradient_dtype(weight) != at::kFloat || !torch::autograd::impl::hooks(weight).empty())
     return false;
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(weight);
+  if (node && !node->pre_hooks().empty()) return false;
   const at::Tensor& sum = weight.grad();
   return !sum.defined() ||
          (sum.layout() == at::kStrided && sum.scalar_type() == at::kFloat && sum.is_contiguous() &&
-          sum.sizes() == weight.sizes() && !sum.requires_grad());
+          sum.sizes() == weight.sizes() && !sum.requires_grad() &&
+          torch::autograd::impl::is_tensor_stealable(sum) &&
+          torch::autograd::utils::obeys_layout_contract(sum, weight));
 }
 
 at::Tensor take_gradient(const at::Tensor& weight) {

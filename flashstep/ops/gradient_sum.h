@@ -2,7 +2,8 @@
 // in a pass of its own: 12 bytes a parameter in each micro-batch after the first, and 6 more where
 // the new one is 16 bits wide. A backward whose last kernel can add takes the sum out of .grad,
 // adds to it, and returns it as its gradient. Autograd finds .grad empty and keeps what it is
-// given; hooks that run then see the sum, as always.
+// given; hooks that run then see the sum, as always. A backward that throws meanwhile leaves .grad
+// empty.
 #pragma once
 
 #include <torch/types.h>
@@ -13,7 +14,8 @@ namespace flashstep::internal {
 at::ScalarType gradient_dtype(const at::Tensor& weight);
 
 // Whether the backward that is running may add to weight.grad itself: a leaf's of float32, dense or
-// not yet there, whose new part alone nobody is to see (a tensor hook, torch::autograd::grad).
+// not yet there, which nobody else holds, and whose new part alone nobody is to see (a tensor hook,
+// a hook before autograd's addition, torch::autograd::grad).
 bool may_add_to_gradient(const at::Tensor& weight);
 
 // weight.grad, which is undefined from now on.

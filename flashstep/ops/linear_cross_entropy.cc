@@ -153,9 +153,11 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     const auto leaf = context->saved_data.find("weight");
     if (saved[1].defined() && leaf != context->saved_data.end() &&
         internal::may_add_to_gradient(leaf->second.toTensor())) {
-      const Tensor sum = internal::take_gradient(leaf->second.toTensor());
-      if (sum.defined())
-        return {dx, sum.addcmul_(saved[1], factor), Tensor(), Tensor(), Tensor(), Tensor()};
+      const Tensor& weight = leaf->second.toTensor();
+      if (weight.grad().defined()) {
+        weight.mutable_grad().addcmul_(saved[1], factor);
+        return {dx, internal::take_gradient(weight), Tensor(), Tensor(), Tensor(), Tensor()};
+      }
     }
     return {dx, scaled(saved[1], "weight_dtype"), Tensor(), Tensor(), Tensor(), Tensor()};
   }

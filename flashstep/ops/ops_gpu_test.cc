@@ -218,36 +218,46 @@ TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
   }
 }
 
-// What a second backward finds in .grad, it adds to.
+// What a second backward finds in .grad, it adds to, in its place.
 TEST_F(OpsGpu, WeightsGradientsAreAddedUp) {
+  using Loss = std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& ids)>;
+  const std::vector<Loss> losses = {[](const auto& x, const auto& weight, const auto& ids) {
+                                      return linear_cross_entropy(x, weight, ids);
+                                    },
+                                    [](const auto& x, const auto& weight, const auto& ids) {
+                                      return (flashstep::embedding(weight, ids) * x).sum();
+                                    }};
   for (const int64_t rows : {70, 9001}) {
-    const Tensor targets = random_targets(rows, 10000), weight = randn({10000, 48}),
-                 x = randn({rows, 48});
-    const std::vector<std::function<Tensor()>> losses = {
-        [&] { return linear_cross_entropy(x, weight, targets); },
-        [&] { return (flashstep::embedding(weight, targets) * x).sum(); }};
-    for (const auto& loss : losses) {
+    for (const Loss& loss : losses) {
       for (const bool is_short : {false, true}) {
+        const Tensor ids = random_targets(rows, 10000), x = randn({rows, 48}),
+                     weight = randn({10000, 48}).requires_grad_();
         const auto backward = [&] {
           const AutocastGuard guard(at::kCUDA, at::kBFloat16, AutocastGuard::Cache::kOff, is_short);
-          (loss() * 0.5).backward();
+          (loss(x, weight, ids) * 0.5).backward();
         };
-        weight.mutable_grad().reset();
-        weight.requires_grad_();
         backward();
         const Tensor once = weight.grad().clone();
+        const double largest = once.abs().max().item<double>();
+        const auto expect_sum = [&](double times) {
+          EXPECT_TRUE(testing::close(weight.grad(), once * times, 2e-6 * largest))
+              << rows << " rows, " << is_short << ", " << times << " times";
+        };
         const void* const place = weight.grad().data_ptr();
         backward();
         EXPECT_EQ(weight.grad().data_ptr(), place);
-        const double largest = once.abs().max().item<double>();
-        EXPECT_TRUE(testing::close(weight.grad(), once * 2, 1e-6 * largest)) << rows << is_short;
+        expect_sum(2);
+        // Who holds the gradient goes on seeing it.
+        const Tensor held = weight.grad();
+        backward();
+        EXPECT_TRUE(held.is_same(weight.grad()));
+        expect_sum(3);
         // A hook sees the new part alone.
         Tensor seen;
-        const auto hook = weight.register_hook([&](const Tensor& gradient) { seen = gradient; });
+        weight.register_hook([&](const Tensor& gradient) { seen = gradient; });
         backward();
-        weight.remove_hook(hook);
-        EXPECT_TRUE(testing::close(seen, once, 1e-6 * largest));
-        EXPECT_TRUE(testing::close(weight.grad(), once * 3, 2e-6 * largest));
+        EXPECT_TRUE(testing::close(seen, once, 2e-6 * largest));
+        expect_sum(4);
       }
     }
   }

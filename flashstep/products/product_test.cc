@@ -47,7 +47,6 @@ TEST(Product, OfNothingIsNothing) {
   product(torch::empty({0, 4}), torch::empty({4, 3}), none);
 }
 
-// On every processor, though most take MKL's.
 // LibTorch's call of oneDNN wants AVX-512, of float32, too; so does who takes it (takes_onednn).
 bool has_onednn() {
 #if defined(__x86_64__)
@@ -59,7 +58,7 @@ bool has_onednn() {
 }
 
 TEST(Product, OneDnnsIsTheSame) {
-  if (!has_onednn()) GTEST_SKIP() << "LibTorch's oneDNN products want AVX-512";
+  if (!has_onednn()) GTEST_SKIP() << "LibTorch's products by oneDNN want AVX-512";
   torch::manual_seed(3);
   const auto close_to_mm = [](const Tensor& a, const Tensor& b) {
     const Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble)).to(at::kFloat);

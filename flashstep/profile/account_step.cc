@@ -267,7 +267,8 @@ measure::Table account_block(const StepAccount& inputs) {
          "(B, N, C) in float32 is 4 T C = ", number(residual_stream_bytes(c.model, c.shape) / kMiB),
          " MiB, (B, N, F) is F / C times that; in bf16 what a matrix product reads has 2 bytes, "
          "the residual stream 4");
-  derive(table, "gradients = 4 (4 C^2 + 3 C F + 2 C) = ", number(gradients / kMiB), " MiB");
+  derive(table, "gradients = 4 (", projections_of(c.model),
+         " + 3 C F + 2 C) = ", number(gradients / kMiB), " MiB");
   if (c.shape.on_gpu && c.shape.bf16) {
     derive(table,
            "On a GPU the gated values are made again in backward, and copies of weights stay from "

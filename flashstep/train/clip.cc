@@ -1,5 +1,3 @@
-#include <unordered_set>
-
 #include <ATen/ATen.h>
 
 #include "flashstep/optim.h"
@@ -29,10 +27,8 @@ Tensor global_norm(torch::optim::Optimizer& optimizer, const std::vector<Tensor>
 
 std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> gradients;
-  std::unordered_set<void*> seen;
-  for (const Tensor& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) gradients.push_back(parameter.grad());
+  for (const Tensor& parameter : each_once(parameters)) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   return gradients;
 }

@@ -9,6 +9,7 @@
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
 #include "flashstep/profiling.h"
+#include "flashstep/train/optimizer_parameters.h"
 #include "flashstep/train/update_in_backward.h"
 
 namespace flashstep {
@@ -39,7 +40,7 @@ Precision precision_by_name(const std::string& name) {
 TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& optimizer,
                      LossFunction loss, StepOptions options, std::shared_ptr<Parallelism> parallel,
                      StageFunction stage)
-    : parameters_(std::move(parameters)),
+    : parameters_(each_once(std::move(parameters))),
       optimizer_(optimizer),
       loss_(std::move(loss)),
       stage_(std::move(stage)),

@@ -101,5 +101,27 @@ TEST(UpdateInBackward, RefusesWhatItCannotHave) {
       {"expected a precision of fp32 or bf16", "got fp16"});
 }
 
+// One weight under two names, whose gradient alone is worth an update.
+TEST(UpdateInBackward, TakesALargeTiedWeight) {
+  struct Tied : torch::nn::Module {
+    Tensor weight = register_parameter("in", torch::full({4096, 4200}, 0.01));
+    Tied() { register_parameter("out", weight); }
+  };
+  Tied nets[2];
+  for (const bool in_backward : {false, true}) {
+    Tied& net = nets[in_backward];
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    TrainStep step(
+        net.parameters(), optimizer,
+        [&](int64_t, int64_t) {
+          return at::mm(at::linear(torch::ones({1, 4200}), net.weight), net.weight).mean();
+        },
+        {.max_norm = 0, .update_in_backward = in_backward});
+    step.run(0);
+  }
+  EXPECT_TRUE(torch::equal(nets[0].weight, nets[1].weight));
+  EXPECT_LT(nets[0].weight.max().item<float>(), 0.01);
+}
+
 }  // namespace
 }  // namespace flashstep

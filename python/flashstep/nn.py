@@ -76,6 +76,7 @@ class CausalSelfAttention(nn.Module):
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or num_heads % kv_heads:
             raise ValueError(f"[nn] expected num_heads divisible by num_kv_heads, got {num_heads} and {kv_heads}")
+        self.num_heads, self.num_kv_heads = num_heads, kv_heads
         self.rope_theta, self.head_dim = rope_theta, d_model // num_heads
         of_keys = kv_heads * self.head_dim
         self.q_proj, self.k_proj, self.v_proj = (Linear(d_model, width) for width in (d_model, of_keys, of_keys))

@@ -15,6 +15,7 @@ import nets
 import ranks
 
 SIZES = {"vocab_size": 300, "context_length": 16, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 48}
+SIZES |= {"num_kv_heads": 2, "tie_embeddings": True}
 SEED = 1  # of the program, unless its config says otherwise
 PROGRAM = os.environ.get("FLASHSTEP_PROGRAM", "")
 
