@@ -1,6 +1,7 @@
 // flashstep plot: the curves of runs over each other.
 #include "flashstep/measure/plot.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -55,6 +56,8 @@ void run_plot(const PlotOptions& options) {
           stem.string());
   if (options.out.empty()) require_free_or_ours(stem);
   measure::Plot plot = plot_runs({options.runs.begin(), options.runs.end()}, options.field);
+  require(std::ranges::any_of(plot.series, [](const auto& series) { return !series.x.empty(); }),
+          "[plot] expected steps in ", options.runs.front(), "/metrics.jsonl, there are none yet");
   if (options.log_x) plot.x.scale = measure::Scale::kLog;
   if (options.log_y) plot.y.scale = measure::Scale::kLog;
   if (!options.title.empty()) plot.title = options.title;

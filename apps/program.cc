@@ -34,6 +34,8 @@ constexpr AddCommand kCommands[] = {
 constexpr int kMachineFailure = 1, kCallerMistake = 2;
 
 int fail(int code, const std::string& sentence) {
+  std::cout.flush();  // before the sentence, where both go to one file
+  std::fflush(stdout);
   std::fprintf(stderr, "flashstep: %s\n", sentence.c_str());
   return code;
 }

@@ -60,7 +60,8 @@ def torch_folder() -> Path:
         return own
     asked = subprocess.run([ROOT / "scripts" / "libtorch_path"], capture_output=True, text=True)
     if asked.returncode != 0:
-        fail(asked.stderr.strip() or f"expected torch 2.11 in {own.parent}, got none: pip install torch==2.11.0")
+        fail(asked.stderr.strip() or f"expected torch 2.11 in {own.parent}, got none: pip install torch==2.11.0, "
+             "or, beside a torch of other site-packages, pip install --no-build-isolation .")
     return Path(asked.stdout.strip())
 
 

@@ -322,6 +322,10 @@ class OutputTest(Case):
             self.assertIn("--out", self.flashstep(2, "plot", "a", "b"))
             self.assertEqual(Path(name).read_text(), "mine")
         self.flashstep(0, "plot", "a", "b", "--out", "loss")
+        os.mkdir("empty")
+        Path("empty/metrics.jsonl").touch()
+        self.assertIn("expected steps in empty/metrics.jsonl", self.flashstep(2, "plot", "empty", "--out", "none"))
+        self.assertFalse(os.path.exists("none.svg"))
 
     def test_report_replaces_no_document_of_others(self):
         for name in ("report.md", "report.html"):

@@ -150,6 +150,7 @@ ReportOutcome redraw_report(const ReportOptions& options) {
   const FileLock locked = lock(options.directory);
   RunRecord record = read_record(options.directory);
   if (options.all_sections) record.only.clear();
+  if (!fs::exists(options.directory / "report.json")) write_record(record, options.directory);
   ReportOutcome outcome;
   draw(options, std::move(record), {}, outcome);
   return outcome;

@@ -68,6 +68,11 @@ class ReportTest(FolderTest):
         run.well("--redraw", "--all-sections", "--no-pdf", "--out", self.path)
         self.assertIn("flashstep report --preset", (self.path / "report.html").read_text())
 
+        for name in ("report.json", "report.html", "report.md"):  # of results that were copied alone
+            (self.path / name).unlink()
+        for _ in range(2):
+            run.well("--redraw", "--no-pdf", "--out", self.path)
+
         compared = run.well("compare", self.path, self.path)
         self.assertIn("0 of 0 numbers with a spread", compared.stdout)
 

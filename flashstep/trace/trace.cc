@@ -81,8 +81,12 @@ void save(profiler::ProfilerResult& result, const std::string& file) {
   std::filesystem::remove(file, error);
   result.save(file);
   // Kineto logs what goes wrong and returns.
-  if (std::filesystem::file_size(file, error) == 0 || error)
-    throw MachineError(str("[profile] the trace could not be written to ", file));
+  if (std::filesystem::file_size(file, error) > 0 && !error) return;
+  const auto left = std::filesystem::space(std::filesystem::absolute(file).parent_path(), error);
+  const bool is_full = !error && left.available < (uint64_t{1} << 20);
+  for (const char* end : {"", ".tmp"}) std::filesystem::remove(file + end, error);
+  throw MachineError(str("[profile] the trace could not be written to ", file,
+                         is_full ? ": the disk is full" : ""));
 }
 
 // What the profiler saw of `work`: of the CPU operators and ranges, of CUDA kernels and copies.
