@@ -80,8 +80,8 @@ int64_t sample(std::span<const float> logits, const GenerateOptions& options, do
   if (options.temperature == 0) return likeliest;
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(ids.size())) {
     const auto kept = ids.begin() + options.top_k;
-    std::nth_element(ids.begin(), kept, ids.end(),
-                     [&](int64_t a, int64_t b) { return is_behind(b, a); });
+    std::partial_sort(ids.begin(), kept, ids.end(),
+                      [&](int64_t a, int64_t b) { return is_behind(b, a); });
     ids.erase(kept, ids.end());
   }
 
