@@ -75,7 +75,7 @@ class SentencesTest(unittest.TestCase):
                            "--set", "tokenizer.vocab_size=9000", "--set", "model.vocab_size=9000")
         self.assertNotIn("{", result.stdout)
         for line in (r"\[data\] [\d,]+ tokens to train on, [\d,]+ held out, from text.txt, kept in data",
-                     r"\[model\] 596,640 parameters: 2 layers, d_model 32, .*vocabulary 9,000",
+                     r"\[model\] 306,592 parameters: 2 layers, d_model 32, .*vocabulary 9,000",
                      r"\[machine\] .*fp32 on cpu, 99 threads",
                      r"\[machine\] more threads \(train.threads 99\) than processors",
                      r"\[tokenizer\] \d+ tokens of the 9,000 asked for"):
