@@ -28,7 +28,7 @@ class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
     context->save_for_backward({ids});
     context->saved_data["rows"] = weight.size(0);
     context->saved_data["dtype"] = static_cast<int64_t>(internal::gradient_dtype(weight));
-    if (weight.is_leaf()) context->saved_data["weight"] = weight;
+    internal::keep_weight(context, weight);
     return at::embedding(weight, ids);
   }
 
@@ -37,15 +37,10 @@ class SummedInFloat32 : public torch::autograd::Function<SummedInFloat32> {
     const Tensor dy = gradients[0].contiguous();
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
     const int64_t rows = context->saved_data["rows"].toInt();
-    const auto leaf = context->saved_data.find("weight");
-    if (dy.is_cuda() && leaf != context->saved_data.end() &&
-        internal::may_add_to_gradient(leaf->second.toTensor())) {
-      const Tensor& weight = leaf->second.toTensor();
-      if (weight.grad().defined()) {
-        if (ids.numel() > 0)
-          internal::embedding_backward_cuda(dy, ids, weight.grad(), /*adds=*/true);
-        return {internal::take_gradient(weight), Tensor()};
-      }
+    const Tensor weight = dy.is_cuda() ? internal::weight_to_add_to(context) : Tensor();
+    if (weight.defined()) {
+      if (ids.numel() > 0) internal::embedding_backward_cuda(dy, ids, weight.grad(), /*adds=*/true);
+      return {internal::take_gradient(weight), Tensor()};
     }
     Tensor dweight = at::zeros({rows, dy.size(-1)}, dy.options().dtype(dtype));
     if (dy.is_cpu()) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
@@ -29,6 +30,17 @@ bool may_add_to_gradient(const at::Tensor& weight) {
           sum.sizes() == weight.sizes() && !sum.requires_grad() &&
           torch::autograd::impl::is_tensor_stealable(sum) &&
           torch::autograd::utils::obeys_layout_contract(sum, weight));
+}
+
+void keep_weight(torch::autograd::AutogradContext* context, const at::Tensor& weight) {
+  if (weight.is_leaf()) context->saved_data["weight"] = weight;
+}
+
+at::Tensor weight_to_add_to(torch::autograd::AutogradContext* context) {
+  const auto kept = context->saved_data.find("weight");
+  if (kept == context->saved_data.end()) return {};
+  const at::Tensor& weight = kept->second.toTensor();
+  return weight.grad().defined() && may_add_to_gradient(weight) ? weight : at::Tensor();
 }
 
 at::Tensor take_gradient(const at::Tensor& weight) {

@@ -8,6 +8,10 @@
 
 #include <torch/types.h>
 
+namespace torch::autograd {
+struct AutogradContext;
+}
+
 namespace flashstep::internal {
 
 // The dtype of the gradient that backward is to give a weight.
@@ -17,6 +21,11 @@ at::ScalarType gradient_dtype(const at::Tensor& weight);
 // not yet there, which nobody else holds, and whose new part alone nobody is to see (a tensor hook,
 // a hook before autograd's addition, torch::autograd::grad).
 bool may_add_to_gradient(const at::Tensor& weight);
+
+// Of a function with one weight: forward keeps it, if it is a leaf; backward is given it where it
+// has a gradient and may add to that, and else nothing.
+void keep_weight(torch::autograd::AutogradContext* context, const at::Tensor& weight);
+at::Tensor weight_to_add_to(torch::autograd::AutogradContext* context);
 
 // weight.grad, which is undefined from now on.
 at::Tensor take_gradient(const at::Tensor& weight);

@@ -134,7 +134,7 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     context->saved_data["shape"] = x_any.sizes().vec();
     context->saved_data["x_dtype"] = static_cast<int64_t>(x_any.scalar_type());
     context->saved_data["weight_dtype"] = static_cast<int64_t>(weight_any.scalar_type());
-    if (weight_any.is_leaf()) context->saved_data["weight"] = weight_any;
+    internal::keep_weight(context, weight_any);
     return made.loss;
   }
 
@@ -150,14 +150,10 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     };
     Tensor dx = scaled(saved[0], "x_dtype");
     if (dx.defined()) dx = dx.view(context->saved_data["shape"].toIntVector());
-    const auto leaf = context->saved_data.find("weight");
-    if (saved[1].defined() && leaf != context->saved_data.end() &&
-        internal::may_add_to_gradient(leaf->second.toTensor())) {
-      const Tensor& weight = leaf->second.toTensor();
-      if (weight.grad().defined()) {
-        weight.mutable_grad().addcmul_(saved[1], factor);
-        return {dx, internal::take_gradient(weight), Tensor(), Tensor(), Tensor(), Tensor()};
-      }
+    const Tensor weight = saved[1].defined() ? internal::weight_to_add_to(context) : Tensor();
+    if (weight.defined()) {
+      weight.mutable_grad().addcmul_(saved[1], factor);
+      return {dx, internal::take_gradient(weight), Tensor(), Tensor(), Tensor(), Tensor()};
     }
     return {dx, scaled(saved[1], "weight_dtype"), Tensor(), Tensor(), Tensor(), Tensor()};
   }

@@ -45,8 +45,8 @@ int64_t rms_norm_partials(int64_t rows, int64_t width);
 cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream);
 
 // Rotates pairs (x[2i], x[2i+1]) of a row by the angle whose cosine and sine stand at
-// cos[position][i] and sin[position][i]; by minus the angle if `inverse`. y may be
-// x.
+// cos[position][i] and sin[position][i]; by minus the angle if `inverse`. y may
+// be x.
 struct Rope {
   const void* x;
   void* y;
