@@ -37,6 +37,8 @@ void run(PrecisionArguments arguments) {
   axes.common.device = device_or_gpu(axes.common.device);
   axes.sizes = tools::sizes_named(axes.sizes);
   arguments.sizes.progress = print_progress;
+  // A wrong size is told before the other parts have taken their time.
+  if (tools::contains(arguments.parts, "sizes")) tools::workloads_of(axes);
   const SignalGuard signals;
   for (const std::string& part : kParts) {
     if (!tools::contains(arguments.parts, part)) continue;

@@ -113,6 +113,9 @@ Moment fullest(const Run& run, const KeptBlocks& kept) {
   const double all = share * run.gradient * run.divided + 4 * run.small;
   // With several micro-batches the gradients of those before are there all along.
   const double before = run.config.train.accumulation_steps > 1 ? all : 0;
+  // Kernels add later ones up in place (ops/gradient_sum), where a rank keeps whole gradients.
+  const bool adds_up = before > 0 && run.device.is_gpu && run.gradient_share == 1;
+  const double fresh = adds_up ? 0 : head + block;
   const double workspace = run.device.is_gpu ? kProductWorkspace : 0;
   const FullShardStep sharded = run.sharded();
 
@@ -128,7 +131,7 @@ Moment fullest(const Run& run, const KeptBlocks& kept) {
         std::min(behind / static_cast<double>(kUnitsInFlight), 1.0) * sharded.in_flight;
     const double own = share * block * behind;
     moments.push_back({kept_bytes_in_backward(model, kept, i),
-                       std::max(before, own) + head + block + in_flight,
+                       std::max(before, own) + fresh + in_flight,
                        block_backward_bytes(model, shape) + workspace});
   }
   moments.push_back({0, all + (run.is_full ? 2 * head : 0), 0});

@@ -54,6 +54,27 @@ TEST(GpuRecordedStep, UpdatesInBackwardAreReplayed) {
   }
 }
 
+// The embedding and the head add to one gradient, in every micro-batch.
+TEST(GpuRecordedStep, GroupedQueriesAndTiesAreReplayed) {
+  FLASHSTEP_NEED_GPUS(1);
+  RecordedCase c;
+  c.model.num_kv_heads = 1;
+  c.model.tie_embeddings = true;
+  for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    for (const int64_t accumulation : {1, 3}) {
+      SCOPED_TRACE(str("precision ", static_cast<int>(precision), ", ", accumulation));
+      c.precision = precision;
+      c.accumulation_steps = accumulation;
+      EXPECT_TRUE(expect_recorded_as_launched(c, kGpu).said.empty());
+    }
+  }
+  c.max_norm = 0;
+  c.accumulation_steps = 1;
+  const RecordedRun after = train_recorded(c, GraphMode::kOff, kGpu);
+  c.update_in_backward = true;
+  expect_same_weights(expect_recorded_as_launched(c, kGpu), after);
+}
+
 TEST(GpuRecordedStep, SplitProductsShortMomentsAndStreamsAreReplayed) {
   FLASHSTEP_NEED_GPUS(1);
   RecordedCase c;

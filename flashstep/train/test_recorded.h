@@ -23,7 +23,19 @@
 
 namespace flashstep {
 
+inline ModelConfig recorded_model() {
+  ModelConfig model;
+  model.vocab_size = 97;
+  model.context_length = 48;
+  model.d_model = 128;
+  model.d_ff = 352;
+  model.num_layers = 2;
+  model.num_heads = 2;
+  return resolved(model);
+}
+
 struct RecordedCase {
+  ModelConfig model = recorded_model();
   Precision precision = Precision::kFloat32;
   int64_t accumulation_steps = 1, steps = 9;
   double max_norm = 0.5;
@@ -57,17 +69,6 @@ struct Waiting : torch::autograd::Function<Waiting> {
   }
 };
 
-inline ModelConfig recorded_model() {
-  ModelConfig model;
-  model.vocab_size = 97;
-  model.context_length = 48;
-  model.d_model = 128;
-  model.d_ff = 352;
-  model.num_layers = 2;
-  model.num_heads = 2;
-  return resolved(model);
-}
-
 // As flashstep train's set_up_machine.
 inline void be_deterministic() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
@@ -80,7 +81,7 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
                                   Group* group = nullptr) {
   be_deterministic();
   torch::manual_seed(7);
-  Transformer model(recorded_model(), /*seed=*/3, device);
+  Transformer model(c.model, /*seed=*/3, device);
   if (c.prepare) c.prepare(*model);
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
@@ -90,21 +91,20 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   const auto ranks = parallelize(*model, parallel, group, options);
   const auto optimizer =
       make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, *ranks, c.moments);
-  const ModelConfig sizes = recorded_model();
   const auto ids = [&] {
-    return at::zeros({3, sizes.context_length}, at::TensorOptions(device).dtype(at::kLong));
+    return at::zeros({3, c.model.context_length}, at::TensorOptions(device).dtype(at::kLong));
   };
   const at::Tensor inputs = ids(), targets = ids();
   const auto stage = [&](int64_t step, int64_t micro_step) {
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(
         static_cast<uint64_t>(1000 * ranks->rank() + 100 * step + micro_step));
     for (const at::Tensor& staged : {inputs, targets})
-      staged.copy_(at::randint(sizes.vocab_size, staged.sizes(), generator, at::kLong));
+      staged.copy_(at::randint(c.model.vocab_size, staged.sizes(), generator, at::kLong));
   };
   TrainStep step(
       model->parameters(), *optimizer,
       [&](int64_t, int64_t) {
-        const at::Tensor loss = language_model_loss(model->forward(inputs), targets);
+        const at::Tensor loss = model->loss(inputs, targets);  // as flashstep train
         return c.loss_hook ? c.loss_hook(loss, *model) : loss;
       },
       StepOptions{.accumulation_steps = c.accumulation_steps,
