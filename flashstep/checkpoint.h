@@ -39,10 +39,10 @@ class ModelRef {
   ModelRef(torch::nn::Module& module) : module_(module) {}  // NOLINT(google-explicit-constructor)
   template <typename M>
   ModelRef(const std::shared_ptr<M>& module)  // NOLINT(google-explicit-constructor)
-      : module_(*module) {}
+      : ModelRef(*module) {}
   template <typename M>
   ModelRef(const torch::nn::ModuleHolder<M>& holder)  // NOLINT(google-explicit-constructor)
-      : module_(*holder.ptr()) {}
+      : ModelRef(*holder.ptr()) {}
   template <typename M>
   ModelRef(DistributedDataParallel<M>& wrapped)  // NOLINT(google-explicit-constructor)
       : module_(*wrapped.module()), group_(&wrapped.group()), reducer_(&wrapped.reducer()) {}

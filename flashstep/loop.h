@@ -106,8 +106,8 @@ struct StepOptions {
   Precision precision = Precision::kFloat32;
   // Backward updates parameters as soon as their gradients are there, and drops these (the
   // optimizer in backward): of a process alone, or fully sharded parameters; one micro-batch, no
-  // clipping, no fp16 (UserError). What gets a gradient that is not finite is left as it is, the
-  // rest updated.
+  // clipping, no fp16, of one process no module called several times with recompute (UserError).
+  // What gets a gradient that is not finite is left as it is, the rest updated.
   bool update_in_backward = false;
 };
 

@@ -127,8 +127,8 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
 
   // From now on the moments of float32 parameters are kept in `dtype`, float32 or bfloat16 (rounded
   // by chance); those that there are already, are rounded to the nearest. With bfloat16, parameters
-  // of bfloat16 are rounded by chance, too: what is too small for their 8 bits counts on average.
-  // UserError for other dtypes, and for bfloat16 with amsgrad.
+  // of bfloat16 are rounded stochastically, too: what is too small for their 8 bits counts on
+  // average. UserError for other dtypes, and for bfloat16 with amsgrad.
   void keep_moments_in(at::ScalarType dtype);
   // Of the moments of such a parameter.
   at::ScalarType moment_dtype(const torch::Tensor& parameter) const;

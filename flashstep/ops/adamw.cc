@@ -90,7 +90,7 @@ bool is_rounded_by_chance(const AdamWTensors& tensors, const AdamWSettings& sett
          (settings.rounds_by_chance || tensors.parameters.front().scalar_type() == at::kFloat);
 }
 
-// ---- Rounding by chance, as ops/cuda/adamw.cu has it
+// ---- Stochastic rounding, as ops/cuda/adamw.cu has it
 
 uint32_t noise_of(float parameter, float exp_avg, float exp_avg_sq, uint32_t step) {
   const auto rotated = [](float x, int bits) {

@@ -28,7 +28,7 @@ struct AdamWSettings {
   double beta1 = 0.9, beta2 = 0.999, weight_decay = 0.01, eps = 1e-8;
   bool amsgrad = false;
   at::Tensor skip;  // () float32; 1: nothing changes, decided on the device; undefined: never
-  // Of bfloat16 parameters: they and their moments are rounded up or down by chance.
+  // Of bfloat16 parameters: they and their moments are rounded stochastically.
   bool rounds_by_chance = false;
   // Gradients are taken times clip_factor(norm, max_norm); norm () float32, undefined: as they are.
   at::Tensor norm = {};
@@ -38,16 +38,16 @@ struct AdamWSettings {
 //   t = step + 1;  g' = g * factor;  p = p - lr * weight_decay * p
 //   m = beta1 * m + (1 - beta1) * g';  v = beta2 * v + (1 - beta2) * g'^2
 //   p = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// Beside float32, m and v in bfloat16 are rounded up or down by chance, so that what is too small
+// Beside float32, m and v in bfloat16 are rounded stochastically, so that what is too small
 // for their 8 bits counts on average: a v that is rounded to the nearest stands still where
 // 1 - beta2 is below 2^-9. So are bfloat16 parameters and their moments, if `rounds_by_chance`;
 // else to the nearest, as PyTorch does it.
 // The random bits are a hash of the step and of p, m and v, so that runs repeat, however they are
 // sharded, resumed or replayed. p is updated by the m and v of before the rounding.
-// On a GPU, parameters without amsgrad, of float32 or rounded by chance, take one pass over their
-// memory for 510 of them: 28 bytes a float32 parameter with bfloat16 gradients and copies, 20 with
-// bfloat16 moments; 14 a bfloat16 parameter. Without clipping, float32 gradients give the bits of
-// the reference. UserError for lists that do not go together.
+// On a GPU, parameters without amsgrad, of float32 or rounded stochastically, take one pass over
+// their memory for 510 of them: 28 bytes a float32 parameter with bfloat16 gradients and copies, 20
+// with bfloat16 moments; 14 a bfloat16 parameter. Without clipping, float32 gradients give the bits
+// of the reference. UserError for lists that do not go together.
 void adamw(const AdamWTensors& tensors, const AdamWSettings& settings);
 
 // The same by PyTorch's fused kernel: clipped gradients, and those of another dtype or other

@@ -350,5 +350,20 @@ TEST(Wrapping, ExpandedBuffersAreRankZeros) {
   });
 }
 
+// Gloo's own broadcast knows no complex numbers and no int16.
+TEST(Wrapping, BringsBuffersOfEveryDtype) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    torch::nn::Linear linear(3, 2);
+    const auto rank = static_cast<double>(group.rank());
+    for (const at::ScalarType dtype : {at::kComplexFloat, at::kShort, at::kBool, at::kDouble}) {
+      linear->register_buffer(c10::toString(dtype), torch::full({2, 3}, rank + 1).to(dtype));
+    }
+    DistributedDataParallel model(linear, group);
+    for (const Tensor& buffer : linear->buffers())
+      EXPECT_TRUE(torch::equal(buffer, torch::ones({2, 3}).to(buffer.scalar_type()))) << buffer;
+  });
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -35,6 +35,37 @@ void expect_same(const NamedTensors& a, const NamedTensors& b) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i].second, b[i].second));
 }
 
+// Also where a forward without a backward has left units whole.
+TEST(GivenShards, LoadedWholesCountAfterAForwardAlone) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    for (const bool reshard : {true, false}) {
+      Model model(make_hard_net(), group, {.reshard_after_forward = reshard});
+      auto whole = model.gather_full_parameters();
+      const Tensor ids = rows_of_rank(ids_of(0), group);
+      const Tensor before = model(ids).detach();  // with gradients, as a check of shapes makes it
+      for (auto& [name, tensor] : whole) tensor = tensor + 0.5;
+      model.load_full_parameters(whole);
+      expect_same(model.gather_full_parameters(), whole);
+      Model loaded(make_hard_net(), group);
+      loaded.load_full_parameters(whole);
+      const Tensor after = model(ids);
+      EXPECT_TRUE(same_bits(after.detach(), loaded(ids).detach()));
+      EXPECT_FALSE(same_bits(after.detach(), before));
+      loss_of_logits(after, ids).backward();
+    }
+  });
+}
+
+TEST(GivenShards, RanksHoldTheirMemoryInOneOrder) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const auto net = make_hard_net();
+    if (group.rank() == 1) net->words.set_data(net->words.t().contiguous().t());
+    expect_sentence([&] { Model(net, group); }, {"words", "strides [5, 1]", "strides [1, 11]"});
+  });
+}
+
 TEST(GivenShards, TorchLoadsWhatItSaved) {
   run_ranks(2, [](const Environment& environment) {
     const Group group(environment);

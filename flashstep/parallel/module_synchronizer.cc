@@ -50,7 +50,7 @@ void broadcast_piece(const std::vector<at::Tensor>& piece, const Group& group) {
   std::vector<at::Tensor> flat_parts;
   for (const at::Tensor& tensor : piece) flat_parts.push_back(tensor.contiguous().view({-1}));
   const at::Tensor flat = at::cat(flat_parts);
-  group.broadcast(flat, 0);
+  group.broadcast(flat.view(at::kByte), 0);  // Gloo knows few dtypes, of those complex none
   if (group.is_first()) return;
   int64_t offset = 0;
   for (const at::Tensor& tensor : piece) {

@@ -52,6 +52,13 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       all.insert(all.end(), unit.tensors.begin(), unit.tensors.end());
     if (!options.fill) broadcast_from_first(all, group);
     options_.fill = nullptr;  // and what it holds
+    // Before anything is divided.
+    at::Device device = options.device.value_or(at::kCPU);
+    if (!options.device && !all.empty()) device = all.front().device();
+    for (const Tensor& tensor : all) {
+      require(tensor.device() == device, "[fully sharded] expected all parameters on one device, ",
+              "got some on ", device, " and some on ", tensor.device());
+    }
     std::vector<Tensor> trained;
     for (size_t u = 0; u < units.size(); ++u) {
       units_.emplace_back(units[u], *groups_.shards, options);
@@ -62,12 +69,6 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       }
     }
     uses_.resize(units.size());
-    at::Device device = options.device.value_or(at::kCPU);
-    if (!options.device && !all.empty()) device = all.front().device();
-    for (const Tensor& tensor : all) {
-      require(tensor.device() == device, "[fully sharded] expected all parameters on one device, ",
-              "got some on ", device, " and some on ", tensor.device());
-    }
     device_ = device;
     stream_.emplace(group, device);
     gradients_.emplace(units_, *groups_.shards, device);
@@ -233,6 +234,10 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   std::vector<Shard> shards() const override { return shards_of(units_, groups_); }
   void load_parts(const std::function<Tensor(const Shard& shard)>& part) override {
     take_values();
+    // What a forward without a backward left whole would go on with the values of before.
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (uses_[u].open == 0 && !uses_[u].in_backward) units_[u].reshard(*stream_);
+    }
     flashstep::load_parts(units_, groups_, part);
   }
 

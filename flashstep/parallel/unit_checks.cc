@@ -55,9 +55,10 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
     for (size_t i = 0; i < unit.tensors.size(); ++i) {
       const Tensor& t = unit.tensors[i];
       const bool divided = options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
-      lines.push_back(flashstep::str(
-          unit.names[i], " of shape ", t.sizes(), ", ", c10::toString(t.scalar_type()),
-          t.requires_grad() ? "" : ", frozen", divided ? "" : ", not divided"));
+      lines.push_back(flashstep::str(unit.names[i], " of shape ", t.sizes(), ", strides ",
+                                     t.strides(), ", ", c10::toString(t.scalar_type()),
+                                     t.requires_grad() ? "" : ", frozen",
+                                     divided ? "" : ", not divided"));
     }
   }
   require_agreement(lines, group,

@@ -136,12 +136,12 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field(
       "weights", weights, {"fp32", "bf16"},
       "weight matrices between steps; bf16: half their memory, no copies to compute with, updates "
-      "rounded up or down by chance");
+      "rounded stochastically");
   v.field(
       "gradients", gradients, {"auto", "fp32", "bf16"},
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
   v.field("moments", moments, {"fp32", "bf16"},
-          "of AdamW; bf16: half their memory, rounded up or down by chance");
+          "of AdamW; bf16: half their memory, rounded stochastically");
   v.field("stream", stream, {"auto", "fp32", "bf16"},
           "of the residual stream between blocks; auto: bf16 on a GPU with precision bf16, else "
           "fp32");

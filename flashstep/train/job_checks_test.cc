@@ -47,6 +47,16 @@ TEST_F(JobChecks, ARateThatIsNoneIsNotUsed) {
   }
 }
 
+// Before anything is trained, not at the first save.
+TEST_F(JobChecks, OptionsThatCannotBeAreRefusedAtOnce) {
+  options_.keep_checkpoints = -1;
+  expect_sentence([&] { run(job_, options_); }, {"keep_checkpoints", "got -1"});
+  options_.keep_checkpoints = 0;
+  options_.max_skipped_in_a_row = 0;
+  expect_sentence([&] { run(job_, options_); }, {"max_skipped_in_a_row", "got 0"});
+  EXPECT_FALSE(fs::exists(options_.run_directory));
+}
+
 TEST_F(JobChecks, AConfigIsAJsonObject) {
   for (const char* config : {"", "{\"a\": ", "steps: 4", "[1, 2]"}) {
     job_.config_json = config;

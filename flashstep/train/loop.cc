@@ -341,6 +341,11 @@ LoopResult run(const Job& job, const LoopOptions& options) {
   check_group(job);
   check_savable(job);
   require(options.steps >= 0, "[train] expected steps of at least 0, got ", options.steps);
+  require(options.keep_checkpoints >= 0,
+          "[train] expected keep_checkpoints of at least 0 (all), got ", options.keep_checkpoints);
+  require(options.max_skipped_in_a_row >= 1,
+          "[train] expected max_skipped_in_a_row of at least 1, got ",
+          options.max_skipped_in_a_row);
   std::optional<RunDirectory> directory;
   if (job.parallel->is_main_rank()) directory.emplace(options.run_directory, options.resume);
   return run(job, options, directory ? &*directory : nullptr);

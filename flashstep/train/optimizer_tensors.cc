@@ -126,9 +126,28 @@ NamedTensors OptimizerTensors::read() const {
   return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(begin, bytes.size()), at::kByte)}};
 }
 
-void OptimizerTensors::load(StoredTensors written) const {
+void OptimizerTensors::open(const StoredTensors& written) {
   const bool is_archive = written.size() == 1 && written.front().name == kArchive;
-  if (adamw_ == nullptr || (is_archive && sharded_ != nullptr)) return load_archive(written);
+  if (adamw_ != nullptr && !(is_archive && sharded_ != nullptr)) return;
+  require(is_archive,
+          "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
+  const Tensor bytes = written.front().whole();
+  const auto parameters = job_.module.parameters();
+  // Not where they were saved. A sharded optimizer brings its share to its device by itself.
+  const torch::Device device = parameters.empty() || sharded_ != nullptr
+                                   ? torch::Device(torch::kCPU)
+                                   : parameters.front().device();
+  archive_.emplace().load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(), device);
+  require_same_groups(*archive_, job_.optimizer);
+}
+
+void OptimizerTensors::load(StoredTensors written) {
+  if (archive_ && sharded_ != nullptr) return sharded_->load(*archive_);
+  if (archive_) {
+    job_.optimizer.state().clear();  // LibTorch leaves what the archive does not have
+    return load_repeated(job_.optimizer, [&] { job_.optimizer.load(*archive_); });
+  }
+  if (sharded_ != nullptr) sharded_->reconcile();  // with parameters that came later
   adamw_->state().clear();
   cut_each(std::move(written), parameters_, own_pieces(/*first_only=*/false),
            [&](const NamedPiece& piece, NamedTensors state) {
@@ -138,25 +157,6 @@ void OptimizerTensors::load(StoredTensors written) const {
              }
              add_optimizer_state(*adamw_, {{name_of(piece), piece.own}}, state);
            });
-}
-
-void OptimizerTensors::load_archive(const StoredTensors& written) const {
-  require(written.size() == 1 && written.front().name == kArchive,
-          "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
-  const Tensor bytes = written.front().whole();
-  const auto parameters = job_.module.parameters();
-  // Not where they were saved. A sharded optimizer brings its share to its device by itself.
-  const torch::Device device = parameters.empty() || sharded_ != nullptr
-                                   ? torch::Device(torch::kCPU)
-                                   : parameters.front().device();
-  torch::serialize::InputArchive archive;
-  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(), device);
-  require_same_groups(archive, job_.optimizer);
-  if (sharded_ != nullptr) {
-    sharded_->load(archive);
-  } else {
-    load_repeated(job_.optimizer, [&] { job_.optimizer.load(archive); });
-  }
 }
 
 }  // namespace flashstep

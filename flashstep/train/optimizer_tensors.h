@@ -1,8 +1,11 @@
 // The optimizer of a run in its checkpoints.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <torch/serialize/input-archive.h>
 
 #include "flashstep/detail/named_tensors.h"
 #include "flashstep/loop.h"
@@ -42,20 +45,22 @@ class OptimizerTensors {
   // Those of this rank, not copies; if they are not divided, rank 0's are all. All ranks call it.
   NamedTensors read() const;
 
-  // Of what any number of ranks wrote, this rank's, one parameter after the other. All ranks read
-  // the same tensors in the same order.
-  void load(StoredTensors written) const;
+  // Of what any number of ranks wrote, this rank's, one parameter after the other, in place of what
+  // the optimizer has. All ranks read the same tensors in the same order. open() before: UserError
+  // for those that are another optimizer's or of other groups; it changes nothing.
+  void open(const StoredTensors& written);
+  void load(StoredTensors written);
 
  private:
   // What this rank updates of each parameter; `first_only`: but for what an earlier rank has too.
   std::vector<NamedPiece> own_pieces(bool first_only) const;
-  void load_archive(const StoredTensors& written) const;
 
   const Job& job_;
   AdamW* adamw_;                   // the one inside, if it is sharded; null: another optimizer
   ShardedOptimizerBase* sharded_;  // null: it is not
   const ShardedUnits* units_;      // null: parameters are not
   const NamedTensors parameters_;
+  std::optional<torch::serialize::InputArchive> archive_;  // of another optimizer
 };
 
 }  // namespace flashstep

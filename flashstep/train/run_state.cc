@@ -274,24 +274,28 @@ std::string tokens_read_by(const std::filesystem::path& checkpoints) {
 RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state) {
   const State state = parse_state(checkpoint, *job.parallel);
+  StoredTensors of_optimizer = std::move(checkpoint.optimizer.tensors);
+  const StoredTensors buffers = take_out(of_optimizer, kRankBuffers);
+  const StoredTensors scale = take_out(of_optimizer, "scaler/");
+  OptimizerTensors optimizer(job, whole_tensors(job.module, *job.parallel));
   try {
     check_state(state, checkpoint.step, job);
+    optimizer.open(of_optimizer);  // which may refuse them: nothing is loaded yet
     load_module(job.module, *job.parallel, checkpoint.model.tensors,
                 flashstep::str("the checkpoint of step ", checkpoint.step));
   } catch (const UserError& error) {
     throw AgreedError(error);  // all ranks have read the same
   }
-  StoredTensors of_optimizer = std::move(checkpoint.optimizer.tensors);
-  const StoredTensors buffers = take_out(of_optimizer, kRankBuffers);
-  const StoredTensors scale = take_out(of_optimizer, "scaler/");
   if (state.is_of_as_many_ranks) load_rank_buffers(job, buffers);
-  OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).load(std::move(of_optimizer));
+  optimizer.load(std::move(of_optimizer));
   if (state.groups && job.keeps_options) set_options(*state.groups, job.optimizer);
   NamedTensors step_state;
   for (const StoredTensor& tensor : scale) step_state.emplace_back(tensor.name, tensor.whole());
   load_step_state(step_state);
   GradientReducer* const reducer = job.parallel->reducer();
-  if (reducer != nullptr && !state.bucket_order.empty()) {
+  // Of other trained parameters (some were frozen) there is no order to keep.
+  if (reducer != nullptr && !state.bucket_order.empty() &&
+      state.bucket_order.size() == reducer->reduced_parameters().size()) {
     const double megabytes = reducer->bucket_size_is_chosen() ? state.bucket_megabytes : 0;
     reducer->set_bucket_order(state.bucket_order, megabytes);
   }

@@ -19,6 +19,7 @@ void ShardedAdamW::step_clipped_unless(const torch::Tensor& found_inf, const Cli
 }
 
 void ShardedAdamW::refresh_learning_rates() {
+  reconcile();
   carry_options();
   inner().refresh_learning_rates();
 }

@@ -39,9 +39,16 @@ void UpdateInBackward::begin(const Tensor& skip) {
   square_.reset();
   pending_.clear();  // of a backward that broke off
   pending_bytes_ = 0;
+  fired_.clear();
 }
 
+// A call that is computed again (recompute) has a backward of its own: a module that is called
+// twice gets its gradient in two parts, and the second would see what the first has updated.
 void UpdateInBackward::fired(const Tensor& parameter) {
+  require(fired_.insert(parameter.unsafeGetTensorImpl()).second,
+          "[train] expected, for the optimizer in backward, each gradient at once, got a second "
+          "part of one of shape ",
+          parameter.sizes(), ": a module is called several times with recompute");
   pending_.push_back(parameter);
   pending_bytes_ += parameter.grad().nbytes();
   if (pending_bytes_ >= kUpdateBytes) update_pending();

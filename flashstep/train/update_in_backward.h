@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -38,9 +39,10 @@ class UpdateInBackward {
   torch::optim::Optimizer& optimizer_;
   ShardedUnits* const units_;  // null: a process alone, which does by hooks what units do for it
   torch::Tensor skip_;
-  std::vector<torch::Tensor> pending_;  // have gradients
-  size_t pending_bytes_ = 0;            // of these
-  torch::Tensor square_;                // of the norm of those that were dropped
+  std::vector<torch::Tensor> pending_;     // have gradients
+  size_t pending_bytes_ = 0;               // of these
+  std::unordered_set<const void*> fired_;  // parameters, in this backward
+  torch::Tensor square_;                   // of the norm of those that were dropped
   std::unique_ptr<GradientHooks> hooks_;
 };
 

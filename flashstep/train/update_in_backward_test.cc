@@ -9,6 +9,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
+#include "flashstep/ops.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/sentences.h"
@@ -121,6 +122,27 @@ TEST(UpdateInBackward, TakesALargeTiedWeight) {
   }
   EXPECT_TRUE(torch::equal(nets[0].weight, nets[1].weight));
   EXPECT_LT(nets[0].weight.max().item<float>(), 0.01);
+}
+
+// Each call has a backward of its own, and the second would see what the first has updated.
+TEST(UpdateInBackward, RefusesAModuleThatIsComputedAgainTwice) {
+  Tensor weight = torch::ones({3, 3}, torch::kFloat).set_requires_grad(true);
+  AdamW optimizer({weight}, torch::optim::AdamWOptions(1e-2));
+  for (const int calls : {1, 2}) {
+    TrainStep step({weight}, optimizer,
+                   [&](int64_t, int64_t) {
+                     Tensor x = torch::ones({2, 3}).set_requires_grad(true);
+                     for (int i = 0; i < calls; ++i)
+                       x = recompute([&](const Tensor& in) { return at::linear(in, weight); }, x);
+                     return x.mean();
+                   },
+                   {.max_norm = 0, .update_in_backward = true});
+    if (calls == 1) {
+      step.run(0);
+    } else {
+      expect_sentence([&] { step.run(0); }, {"optimizer in backward", "[3, 3]", "recompute"});
+    }
+  }
 }
 
 }  // namespace

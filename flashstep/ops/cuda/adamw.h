@@ -27,7 +27,7 @@ inline constexpr int kMostAdamWPieces = 510;  // 64 bytes each
 struct AdamWArguments {
   AdamWPiece pieces[kMostAdamWPieces];
   int count = 0;
-  // Or kBFloat16, rounded up or down by chance; parameters only with such moments.
+  // Or kBFloat16, rounded stochastically; parameters only with such moments.
   Element parameter_element = Element::kFloat32, moment_element = Element::kFloat32;
   const float* learning_rate = nullptr;
   const float* skip = nullptr;  // 1: nothing is written; null: never
