@@ -160,9 +160,11 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         if not isinstance(optimizer, ShardedOptimizer):
             loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}
     buckets = kept.get("buckets") or {}
-    if isinstance(model, DistributedDataParallel) and buckets.get("order"):  # divided gradients have none
+    order = buckets.get("order")  # divided gradients have none
+    # Of other trained parameters (some were frozen) there is no order to keep.
+    if isinstance(model, DistributedDataParallel) and order and len(order) == len(model._means.bucket_order()):
         # From three ranks on the bits of a sum depend on its place in a bucket.
-        model._means.set_bucket_order(buckets["order"], buckets["megabytes"])
+        model._means.set_bucket_order(order, buckets["megabytes"])
     if optimizer is not None and loaded is not None:
         optimizer.load_state_dict(loaded)
     with torch.no_grad():

@@ -57,6 +57,20 @@ def compiled_inside(rank, world_size, folder):
         )
 
 
+def trained_from_now_on(rank, world_size, folder):
+    """The buckets of more parameters have an order of their own."""
+    path = os.path.join(folder, f"unfrozen_{rank}")
+    for frozen in (True, False):
+        net = nets.Net(seed=3 if frozen else 4)
+        net.blocks[0].requires_grad_(not frozen)
+        model = flashstep.DistributedDataParallel(net)
+        if not frozen:
+            assert flashstep.load_checkpoint(path, model=model).step == 1
+        nets.train(model, optimizer_of(model), 0, 1, rank, world_size)
+        if frozen:
+            flashstep.save_checkpoint(path, model=model, step=1)
+
+
 def names_in(path):
     with open(os.path.join(path, "model.safetensors"), "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -97,6 +111,9 @@ class Models(unittest.TestCase):
     def test_compiled_modules(self):
         ranks.run(1, compiled_inside, self.folder)
         ranks.run(2, compiled_inside, self.folder)
+
+    def test_parameters_that_are_trained_from_now_on(self):
+        ranks.run(2, trained_from_now_on, self.folder)
 
     def test_without_the_optimizers_state(self):
         net = nets.Net()
