@@ -52,12 +52,12 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       all.insert(all.end(), unit.tensors.begin(), unit.tensors.end());
     if (!options.fill) broadcast_from_first(all, group);
     options_.fill = nullptr;  // and what it holds
-    // Before anything is divided.
     at::Device device = options.device.value_or(at::kCPU);
     if (!options.device && !all.empty()) device = all.front().device();
-    for (const Tensor& tensor : all) {
-      require(tensor.device() == device, "[fully sharded] expected all parameters on one device, ",
-              "got some on ", device, " and some on ", tensor.device());
+    for (const Tensor& tensor : all) {  // before anything is divided
+      require(options.device || tensor.device() == device,
+              "[fully sharded] expected all parameters on one device, got some on ", device,
+              " and some on ", tensor.device());
     }
     std::vector<Tensor> trained;
     for (size_t u = 0; u < units.size(); ++u) {
