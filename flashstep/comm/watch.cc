@@ -272,7 +272,8 @@ void Watch::judge_all() {
     set_verdict(
         {str(options_.store_name, " has not answered for ", fixed(store_silent_seconds_, 1), " s"),
          0});
-  } else {
+  } else if (store_silent_seconds_ <= patience_.suspicion_seconds) {
+    // Nobody is heard through a store that does not answer.
     std::vector<Peer> everybody = peers_;
     everybody.push_back({options_.rank, options_.names[options_.rank], own_, 0, own_idle_seconds_});
     // Only the judge sees all, and thus who is behind.
