@@ -73,7 +73,8 @@ void add_generate(CLI::App& app) {
     const std::string text =
         write_sample(trained.model, trained.tokenizer, prompt, arguments->sampling,
                      trained.config.text.document_end, arguments->stops);
-    std::printf("%s\n", shown_on(stdout, text).c_str());
+    const std::string shown = shown_on(stdout, text) + "\n";
+    std::fwrite(shown.data(), 1, shown.size(), stdout);  // what the model wrote may have zero bytes
   });
 }
 

@@ -21,12 +21,11 @@ constexpr bool kSomebodyReportsAtExit = false;
 // any other program that takes the core from the thread it waits for: a training step of
 // quickstart, 106 ms on two idle cores, takes 430 ms there, and 240 with fewer spins (107 idle).
 // libgomp reads the number as it is loaded. So the program starts once more with it, here before
-// any library has begun, which costs 4 ms. Called by the loader, with nothing of libc's but system
-// calls.
+// any library has begun, which costs 4 ms.
 [[maybe_unused]] void spin_less(int, char** arguments, char** environment) {
-  static char fewer_spins[] = "GOMP_SPINCOUNT=10000";
+  static char fewer_spins[] = "GOMP_SPINCOUNT=10000", ours[] = "FLASHSTEP_CHOSE_SPINS=1";
   constexpr int kMost = 4096;
-  static char* with_it[kMost + 2];
+  static char* with_it[kMost + 3];
   int count = 0;
   for (; environment[count] != nullptr; ++count) {
     for (const char* chosen : {"GOMP_SPINCOUNT=", "OMP_WAIT_POLICY="})
@@ -35,6 +34,7 @@ constexpr bool kSomebodyReportsAtExit = false;
     with_it[count] = environment[count];
   }
   with_it[count] = fewer_spins;
+  with_it[count + 1] = ours;
   if (getauxval(AT_BASE) == 0) return;  // the loader was started by name: it is the process's file
   static char path[4096];
   if (::readlink("/proc/self/exe", path, sizeof path - 1) > 0)
@@ -44,6 +44,13 @@ constexpr bool kSomebodyReportsAtExit = false;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose own start comes later
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**, char**) = spin_less;
 #endif
+
+// Programs that this one starts, baselines among them, wait as they do without it.
+void keep_spins_from_children() {
+  if (std::getenv("FLASHSTEP_CHOSE_SPINS") == nullptr) return;
+  ::unsetenv("GOMP_SPINCOUNT");
+  ::unsetenv("FLASHSTEP_CHOSE_SPINS");
+}
 
 // A descriptor that the caller closed would be given to the next file that is opened: what is meant
 // for a terminal would be written into it. Standard output is opened for reading: writing fails.
@@ -57,6 +64,7 @@ void keep_standard_descriptors() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_spins_from_children();
   keep_standard_descriptors();
   // A file that outgrows a limit is an error of the write, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);

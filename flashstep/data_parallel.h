@@ -260,6 +260,7 @@ class DistributedDataParallel : public torch::nn::Module {
     return no_sync();
   }
   // Buffers (running statistics, say) are rank 0's again. They are not kept equal by themselves.
+  // UserError, on all ranks, for others than rank 0's.
   void broadcast_buffers() { synchronizer_->broadcast_buffers(); }
 
   const std::shared_ptr<M>& module() const { return module_; }

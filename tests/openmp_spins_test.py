@@ -24,6 +24,16 @@ class OpenMpSpinsTest(unittest.TestCase):
         self.assertEqual(spins(OMP_WAIT_POLICY="PASSIVE"), 0)
         self.assertGreater(spins(OMP_WAIT_POLICY="ACTIVE"), 1000000)
 
+    def test_other_programs_get_what_the_user_chose(self):
+        def inherited(**chosen):
+            environment = {name: value for name, value in os.environ.items() if name not in CHOICES}
+            command = [PROGRAM, "launch", "-n", "1", "--", "sh", "-c", 'echo "<$GOMP_SPINCOUNT$FLASHSTEP_CHOSE_SPINS>"']
+            told = subprocess.run(command, env=environment | chosen, capture_output=True, text=True, timeout=60)
+            return re.search("<(.*)>", told.stdout)[1]
+
+        self.assertEqual(inherited(), "")
+        self.assertEqual(inherited(GOMP_SPINCOUNT="10000"), "10000")
+
 
 if __name__ == "__main__":
     unittest.main()

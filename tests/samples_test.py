@@ -11,8 +11,8 @@ from pathlib import Path
 from training_run import PROGRAM, write_config
 
 
-def flashstep(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+def flashstep(*arguments, **options):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
 
 
 class SamplesTest(unittest.TestCase):
@@ -72,6 +72,10 @@ class SamplesTest(unittest.TestCase):
         self.assertEqual(trained.returncode, 0, trained.stderr)
         shutil.copytree("other", "exchanged/tokenizer", dirs_exist_ok=True)
         self.assertIn("expected the tokenizer that the run was trained with", self.generate("exchanged", code=2))
+
+    def test_bytes_of_zero_are_written(self):
+        written = flashstep("generate", "run", "--prompt", "-", "--max-tokens", 0, input="a\0b")
+        self.assertEqual(written.stdout, "a\0b\n", written.stderr)
 
     def test_an_empty_prompt_begins_a_document(self):
         begun = flashstep("generate", "run", "--prompt", "", "--max-tokens", 300, "--temperature", 0.5)

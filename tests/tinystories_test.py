@@ -73,6 +73,13 @@ def main():
         before = list(Handler.requests)
         result = flashstep(*command[:3], "again", *command[4:], "--skip-data", env=url)
         expect(result.returncode == 0 and Handler.requests == before, "a second run needs no network", result)
+        manifests = [path for path in os.listdir("data/tinystories") if path.startswith("Tiny") and "manifest" in path]
+        for path in manifests:
+            os.remove(f"data/tinystories/{path}")
+        result = flashstep(*command[:3], "third", *command[4:], "--skip-data", env=url)
+        expect(result.returncode == 0, "what somebody copied is taken", result)
+        expect(manifests and not any(os.path.exists(f"data/tinystories/{path}") for path in manifests),
+               "--skip-data writes nothing beside texts")
         result = flashstep(*command[:3], "moved", *command[4:], "--set", "text.directory=elsewhere", env=url)
         expect(result.returncode == 1, "offline is the machine's failure", result)
         expect(result.stderr.strip().splitlines()[-1].startswith("flashstep: "), "one sentence", result)

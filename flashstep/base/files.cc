@@ -39,11 +39,17 @@ void write_all(int descriptor, const char* data, size_t size, int64_t offset,
 }
 
 constexpr std::string_view kTemporary = ".tmp-";
+constexpr size_t kLongestName = 255 - 40;  // of a file's 255 bytes, beside what is put around it
+
+// The part of the file's name that the names of its temporary files have.
+std::string name_in_temporary(const std::filesystem::path& path) {
+  return path.filename().string().substr(0, kLongestName);
+}
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   static std::atomic<uint64_t> counter{0};
   return path.parent_path() /
-         str(".", path.filename().string(), kTemporary, ::getpid(), "-", counter.fetch_add(1));
+         str(".", name_in_temporary(path), kTemporary, ::getpid(), "-", counter.fetch_add(1));
 }
 
 // Takes the digits from the end of `text`; false if there are none.
@@ -62,7 +68,7 @@ void remove_abandoned(const std::filesystem::path& path) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const std::string_view finished = name_when_finished(name);
-    if (finished == name || finished != path.filename().string()) continue;
+    if (finished == name || finished != name_in_temporary(path)) continue;
     // A link or a pipe is nobody's temporary file; opening a pipe would wait for its writer.
     const int descriptor =
         ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -144,10 +150,14 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(target_of(std::move(p
     // Before there is a file: a signal may come at once.
     unfinished_ = std::make_unique<Unfinished>(temporary_.c_str());
     descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor_ < 0 && errno == EEXIST) continue;  // of a process of this number elsewhere
     if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path_));
     if (lock_new(descriptor_)) break;
     ::close(descriptor_);
   }
+  struct stat before {};  // what only its owner may read stays so
+  if (::stat(path_.c_str(), &before) == 0)
+    static_cast<void>(::fchmod(descriptor_, before.st_mode & 0777));
 }
 
 AtomicFile::~AtomicFile() {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fstream>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,6 +107,39 @@ TEST_F(FilesTest, OnlyWhatTemporaryFilesAreNamedAndAreIsRemoved) {
   write_file(place("x"), "new");
   EXPECT_EQ(entries(), before + 1) << "all but the last, and the new file";
   EXPECT_FALSE(fs::exists(place(".x.tmp-1-2")));
+}
+
+TEST_F(FilesTest, PermissionsOfWhatIsReplacedStay) {
+  const fs::path path = directory_ / "x";
+  write_file(path, "");
+  fs::permissions(path, fs::perms(0600));
+  write_file(path, "new");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms(0600));
+  EXPECT_EQ(read_file(path), "new");
+}
+
+// The names of temporary files are longer than those of the files.
+TEST_F(FilesTest, NamesMayBeAsLongAsTheSystemAllows) {
+  const fs::path path = directory_ / std::string(255, 'x');
+  std::ofstream(directory_ / ("." + std::string(215, 'x') + ".tmp-1-2"))
+      << "left by a killed process";
+  write_file(path, "whole");
+  EXPECT_EQ(read_file(path), "whole");
+  EXPECT_EQ(entries(), 1u);
+}
+
+// Another container, whose processes have the same numbers, may write the same file meanwhile.
+TEST_F(FilesTest, TemporaryFilesOfOthersStay) {
+  std::vector<int> locked;
+  for (int number = 0; number < 300; ++number) {
+    const fs::path path = directory_ / str(".x.tmp-", ::getpid(), "-", number);
+    locked.push_back(::open(path.c_str(), O_RDWR | O_CREAT, 0644));
+    ASSERT_EQ(::flock(locked.back(), LOCK_EX), 0);
+  }
+  write_file(directory_ / "x", "new");
+  EXPECT_EQ(read_file(directory_ / "x"), "new");
+  EXPECT_EQ(entries(), 301u);
+  for (const int descriptor : locked) ::close(descriptor);
 }
 
 TEST_F(FilesTest, FailuresNameTheFileAndTheReason) {

@@ -24,20 +24,17 @@ struct PhiloxKey {
 // Four independent 32-bit words for the 128-bit `counter` under the 64-bit `key`.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, uint64_t key);
 
-// A sequence of draws: (seed, stream) names it, position() is all of its state.
+// A sequence of draws: (seed, stream) names it, how many were drawn is all of its state.
 class Rng {
  public:
   explicit Rng(uint64_t seed, uint64_t stream = 0, uint64_t position = 0)
       : seed_(seed), stream_(stream), position_(position) {}
 
   uint64_t next_u64();
-  uint32_t next_u32() { return static_cast<uint32_t>(next_u64() >> 32); }
   // Uniform in [0, bound), without bias (rejection); bound > 0.
   uint64_t below(uint64_t bound);
   // Uniform in [0, 1) with 53 bits.
   double uniform();
-  // Draws so far, counted in 64-bit words.
-  uint64_t position() const { return position_; }
 
  private:
   uint64_t seed_, stream_, position_;

@@ -25,8 +25,9 @@ class UnitsObject : public torch::CustomClassHolder {
  public:
   UnitsObject(c10::intrusive_ptr<GroupObject> group, const std::vector<UnitOfTensors>& units,
               const FullyShardOptions& options, const std::vector<Tensor>& buffers)
-      : group_(std::move(group)), units_(shard_units(units, group_->group(), options)) {
-    broadcast_from_first(buffers, group_->group());
+      : group_(std::move(group)) {
+    broadcast_buffers(buffers, group_->group());
+    units_ = shard_units(units, group_->group(), options);
   }
 
   void begin_forward(int64_t unit) { units_->begin_forward(static_cast<size_t>(unit)); }
@@ -75,7 +76,7 @@ class UnitsObject : public torch::CustomClassHolder {
 
  private:
   const c10::intrusive_ptr<GroupObject> group_;
-  const std::shared_ptr<ShardedUnits> units_;
+  std::shared_ptr<ShardedUnits> units_;
 };
 
 // Tensor i is of unit `units_of_tensors[i]`, named names[i], and divided or not.

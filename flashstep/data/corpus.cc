@@ -54,7 +54,7 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
 
 bool leads_nowhere(const fs::path& path) {
   std::error_code error;
-  return fs::is_symlink(path, error) && !fs::exists(path, error);
+  return fs::is_symlink(path, error) && !fs::exists(path, error) && !error;
 }
 
 bool is_txt(const fs::path& path) {
@@ -67,16 +67,18 @@ struct Found {
   int64_t linked_directories = 0;  // which are not gone into: a link may lead above itself
 };
 
-// All regular files with content and links that lead nowhere below `directory`, hidden ones and
-// what lies in them left out.
+// All regular files with content, and links that lead nowhere or cannot be followed, below
+// `directory`, hidden ones and what lies in them left out.
 Found files_below(const fs::path& directory) {
   Found found;
   std::error_code error;
   fs::recursive_directory_iterator entry(directory, error), end;
   while (!error && entry != end) {
+    std::error_code unknown;  // a link into what this user may not look at
+    const bool is_unknown = entry->status(unknown).type() == fs::file_type::unknown;
     if (is_hidden(entry->path())) {
       entry.disable_recursion_pending();
-    } else if (leads_nowhere(entry->path()) ||
+    } else if (leads_nowhere(entry->path()) || is_unknown ||
                (entry->is_regular_file() && entry->file_size() > 0)) {
       found.files.push_back(entry->path());
     } else if (entry->is_symlink() && entry->is_directory()) {

@@ -243,7 +243,13 @@ TEST_F(CorpusTest, ChecksFetchedFiles) {
   EXPECT_THROW(prepare_corpus(options), UserError);
   write("TinyStoriesV2-GPT4-train.txt", "placed by hand");
   write("TinyStoriesV2-GPT4-valid.txt", "too");
-  EXPECT_EQ(prepare_corpus(options).validation[0].filename(), "TinyStoriesV2-GPT4-valid.txt");
+  const fs::path valid = directory_ / "TinyStoriesV2-GPT4-valid.txt";
+  EXPECT_EQ(prepare_corpus(options).validation[0], valid);
+  EXPECT_FALSE(fs::exists(manifest_path(valid))) << "a check writes nothing";
+  options.only_check = false;
+  prepare_corpus(options);
+  EXPECT_TRUE(fs::exists(manifest_path(valid)));
+  options.only_check = true;
   write("TinyStoriesV2-GPT4-valid.txt", "changed");
   EXPECT_THROW(prepare_corpus(options), UserError);
 }

@@ -69,7 +69,7 @@ std::vector<ManifestFile> parse_files(const Json& json, const char* key, const s
   return files;
 }
 
-// Settings may hold paths, and paths any bytes: what is no UTF-8 is replaced rather than refused.
+// Paths may hold any bytes: what is no UTF-8 is replaced rather than refused.
 void write_as_json(const fs::path& path, const Stage& stage,
                    const std::vector<ManifestFile>& inputs,
                    const std::vector<ManifestFile>& outputs) {

@@ -11,13 +11,30 @@
 
 namespace flashstep {
 
+namespace {
+
+// Whether `path` still is the open file: the process that wrote it may just have finished it, and
+// it has its final name.
+bool is_still(const std::filesystem::path& path, int descriptor) {
+  struct stat opened {
+  }, there{};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
+}  // namespace
+
 PartialFile::PartialFile(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path.string()));
-  // The lock dies with the process: two of them would interleave their bytes.
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+  while (true) {
+    descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path.string()));
+    // The lock dies with the process: two of them would interleave their bytes.
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      ::close(descriptor_);
+      throw MachineError(str("another process is writing ", path.string()));
+    }
+    if (is_still(path, descriptor_)) break;
     ::close(descriptor_);
-    throw MachineError(str("another process is writing ", path.string()));
   }
   const off_t end = ::lseek(descriptor_, 0, SEEK_END);
   size_bytes_ = end > 0 ? static_cast<uint64_t>(end) : 0;

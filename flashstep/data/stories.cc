@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "flashstep/data/corpus.h"
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_teller.h"
 #include "flashstep/detail/files.h"
@@ -83,7 +84,7 @@ void write_stories(const std::filesystem::path& path, uint64_t min_bytes, uint64
   for (uint64_t index = 0; file.size_bytes() + block.size() < min_bytes; ++index) {
     append_story(seed, index, block);
     block += '\n';
-    block += kStorySeparator;
+    block += kDocumentEnd;
     block += '\n';
     if (block.size() < kBlockBytes) continue;
     file.write(block);

@@ -17,9 +17,6 @@
 
 namespace flashstep {
 
-// Stands on a line of its own after every story, as in TinyStories.
-inline constexpr std::string_view kStorySeparator = "<|endoftext|>";
-
 // Names the generator in the manifests of what it wrote: the XXH3-128 of stories 0 to 1999 of seed
 // 7, one behind the other. A test compares it with what is told today, so that no change of the
 // book or of the generator leaves an old corpus in use.

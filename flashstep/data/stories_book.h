@@ -70,7 +70,7 @@ struct Book {
   uint32_t num_pool_programs = 0;
 };
 
-// std::logic_error, naming the place, where the texts break the rules above.
+// std::logic_error, naming the place, where the texts break the rules of stories/README.md.
 Book parse_book(std::span<const std::string_view> lexicon, std::span<const std::string_view> book);
 
 // The built-in book, parsed once.

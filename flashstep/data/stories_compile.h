@@ -1,4 +1,5 @@
-// Compiles one variant of the story book's text into a program (the language is in stories_book.h).
+// Compiles one variant of the story book's text into a program (the language is in
+// stories/README.md).
 #pragma once
 
 #include <limits>

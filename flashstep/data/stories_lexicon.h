@@ -30,10 +30,10 @@ struct Lexicon {
   int find(std::string_view name) const;
 };
 
-// std::logic_error, naming the line, where the text breaks the rules above.
+// std::logic_error, naming the line, where the text breaks the rules of stories/README.md.
 Lexicon parse_lexicon(std::span<const std::string_view> texts);
 
-// The lexicon as it is written down, and the text of passages and plots (see stories_book.h).
+// The lexicon as it is written down, and the text of passages and plots (stories/README.md).
 std::span<const std::string_view> lexicon_texts();
 std::span<const std::string_view> book_texts();
 

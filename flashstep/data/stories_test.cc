@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/hash.h"
+#include "flashstep/data/corpus.h"
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_teller.h"
 #include "flashstep/detail/files.h"
@@ -99,7 +100,7 @@ TEST(WriteStories, EndsWithTheStoryThatReachesTheSize) {
   EXPECT_EQ(last, kBytes);
   const std::string text = read_file(path);
   EXPECT_GE(text.size(), kBytes);
-  const std::string end = "\n" + std::string(kStorySeparator) + "\n";
+  const std::string end = "\n" + std::string(kDocumentEnd) + "\n";
   ASSERT_TRUE(text.ends_with(end));
   const size_t last_story = text.rfind(end, text.size() - end.size() - 1) + end.size();
   EXPECT_LT(last_story, kBytes);

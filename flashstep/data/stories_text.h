@@ -1,5 +1,4 @@
-// Small helpers for the two little languages of the story corpus (stories_lexicon.h,
-// stories_book.h).
+// Small helpers for the two little languages of the story corpus (stories/README.md).
 #pragma once
 
 #include <stdexcept>

@@ -22,15 +22,16 @@ Stage stage_of(const RemoteFile& file, const fs::path& path) {
   return {"fetch", {{"file", file.name}}, {}, {path}};
 }
 
-// UserError when the file that is there is not the one that was, or has to be, fetched.
-void check_present(const RemoteFile& file, const fs::path& path) {
+// UserError when the file that is there is not the one that was, or has to be, fetched. Whether its
+// manifest is there.
+bool check_present(const RemoteFile& file, const fs::path& path) {
   const fs::path manifest = manifest_path(path);
   std::error_code error;
   if (fs::exists(manifest, error)) {
     const Verdict verdict = holds(manifest, stage_of(file, path));
     require(verdict.holds, "[fetch] expected ", path.string(), " as it was fetched, but ",
             verdict.why, ": remove it to fetch it again");
-    return;
+    return true;
   }
   const uint64_t size = fs::file_size(path, error);
   require(!error, "[fetch] cannot read ", path.string(), ": ", error.message());
@@ -38,7 +39,7 @@ void check_present(const RemoteFile& file, const fs::path& path) {
           with_commas(static_cast<int64_t>(file.size_bytes.value_or(0))), " bytes in ",
           path.string(), ", got ", with_commas(static_cast<int64_t>(size)),
           ": remove it to fetch it again");
-  write_manifest(manifest, stage_of(file, path));
+  return false;
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ fs::path fetch(const RemoteFile& file, const fs::path& directory, const Progress
               " was checked"));
     }
   }
-  check_present(file, path);
+  if (!check_present(file, path)) write_manifest(manifest_path(path), stage_of(file, path));
   return path;
 }
 

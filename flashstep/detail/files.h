@@ -24,8 +24,8 @@ class ForbiddenFile : public UserError {
 // A file that appears under its name only when it is complete: bytes go to a temporary name in the
 // same folder; commit() flushes and fsyncs it, renames it over `path` and fsyncs the folder.
 // Destroyed without commit(), it leaves nothing behind; what a killed process left is removed by
-// the next that writes the same file. A symbolic link is written through. Every failure throws
-// MachineError with the path and the reason.
+// the next that writes the same file. A symbolic link is written through; a file that is replaced
+// leaves its permissions. Every failure throws MachineError with the path and the reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

@@ -83,6 +83,9 @@ std::shared_ptr<M> not_null(std::shared_ptr<M> module, const char* who) {
 
 // Overwrites the tensors with rank 0's, in flat pieces; each distinct tensor once.
 void broadcast_from_first(const std::vector<at::Tensor>& tensors, const Group& group);
+// The same of a module's buffers. UserError, on all ranks, if they differ in number, shape, dtype
+// or kind of device.
+void broadcast_buffers(const std::vector<at::Tensor>& buffers, const Group& group);
 
 // Calls `call` with each tensor in `value`: a tensor, or a tuple, pair, array, vector, map or
 // optional of such, nested. Other types hold none that could be found.

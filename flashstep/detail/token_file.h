@@ -54,7 +54,7 @@ class TokenFile : public TokenView {
   // The same for ids [begin, end), which must lie within the file.
   void check_ids_below(int64_t vocab_size, uint64_t begin, uint64_t end) const;
   // Tells one token file from another without reading it all: the hash of its length, its type and
-  // the ids of 64 windows spread evenly from the first to the last, 4096 ids each (all of them when
+  // the ids of 65 windows spread evenly from the first to the last, 4096 ids each (all of them when
   // there are fewer).
   std::string fingerprint() const;
   // Tells the kernel that tokens before `index` are not needed again soon.

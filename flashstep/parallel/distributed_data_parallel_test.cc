@@ -13,6 +13,7 @@
 
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
+#include "flashstep/fully_sharded.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
@@ -362,6 +363,23 @@ TEST(Wrapping, BringsBuffersOfEveryDtype) {
     DistributedDataParallel model(linear, group);
     for (const Tensor& buffer : linear->buffers())
       EXPECT_TRUE(torch::equal(buffer, torch::ones({2, 3}).to(buffer.scalar_type()))) << buffer;
+  });
+}
+
+TEST(Wrapping, RanksWithOtherBuffersAreToldSo) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    torch::nn::Linear linear(3, 2);
+    linear->register_buffer("seen", torch::zeros({2 + group.rank()}));
+    expect_sentence([&] { DistributedDataParallel(linear, group); },
+                    {"the same buffers", "of shape [2], Float, on cpu on rank 0",
+                     "of shape [3], Float, on cpu on rank 1"});
+    expect_sentence([&] { FullyShardedDataParallel(linear, group); }, {"the same buffers"});
+    EXPECT_EQ(linear->weight.sizes(), at::IntArrayRef({2, 3})) << "nothing is divided";
+    torch::nn::Linear other(3, 2);
+    DistributedDataParallel model(other, group);
+    if (group.rank() == 1) other->register_buffer("late", torch::zeros({2}));
+    expect_sentence([&] { model.broadcast_buffers(); }, {"got no more buffers on rank 0"});
   });
 }
 

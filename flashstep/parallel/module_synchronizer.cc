@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "flashstep/base/called_back.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/divided_tensors.h"
@@ -83,6 +84,19 @@ void broadcast_from_first(const std::vector<at::Tensor>& tensors, const Group& g
   for (const auto& [kind, piece] : open) {
     if (!piece.tensors.empty()) broadcast_piece(piece.tensors, group);
   }
+}
+
+void broadcast_buffers(const std::vector<at::Tensor>& buffers, const Group& group) {
+  std::vector<std::string> lines;
+  for (const at::Tensor& buffer : buffers) {
+    lines.push_back(buffer.defined() ? flashstep::str("a buffer of shape ", buffer.sizes(), ", ",
+                                                      c10::toString(buffer.scalar_type()), ", on ",
+                                                      c10::DeviceTypeName(buffer.device().type(),
+                                                                          /*lower_case=*/true))
+                                     : "an undefined buffer");
+  }
+  require_agreement(lines, group, "[parallel] expected the same buffers", "no more buffers");
+  broadcast_from_first(buffers, group);
 }
 
 // A callback at the end of the backward that an output's gradient came in. Not of the backward that
@@ -195,7 +209,9 @@ ModuleSynchronizer::ModuleSynchronizer(SynchronizedModule module, const Group& g
 
 ModuleSynchronizer::~ModuleSynchronizer() = default;
 
-void ModuleSynchronizer::broadcast_buffers() { broadcast_from_first(module_.buffers(), group_); }
+void ModuleSynchronizer::broadcast_buffers() {
+  flashstep::broadcast_buffers(module_.buffers(), group_);
+}
 
 void ModuleSynchronizer::before_forward() {
   if (!torch::GradMode::is_enabled()) return;

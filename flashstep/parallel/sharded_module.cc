@@ -138,8 +138,8 @@ ShardedModule::ShardedModule(Module& module, const Group& group, FullyShardOptio
     require(found == registry().modules.end() || found->second.units.expired(),
             "[fully sharded] expected a module that is not fully sharded already");
   }
+  broadcast_buffers(module.buffers(), group);
   units_ = shard_units(divide(module, names), group, options);
-  broadcast_from_first(module.buffers(), group);
   for (const auto& item : module.named_parameters())
     seen_.emplace_back(item.key(), item.value().unsafeGetTensorImpl());
   const std::lock_guard lock(registry().mutex);

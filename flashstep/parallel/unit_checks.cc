@@ -10,6 +10,7 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/divided_tensors.h"
+#include "flashstep/parallel/reduction.h"
 
 namespace flashstep {
 namespace {
@@ -55,10 +56,7 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
     for (size_t i = 0; i < unit.tensors.size(); ++i) {
       const Tensor& t = unit.tensors[i];
       const bool divided = options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
-      lines.push_back(flashstep::str(unit.names[i], " of shape ", t.sizes(), ", strides ",
-                                     t.strides(), ", ", c10::toString(t.scalar_type()),
-                                     t.requires_grad() ? "" : ", frozen",
-                                     divided ? "" : ", not divided"));
+      lines.push_back(line_of(t, unit.names[i]) + (divided ? "" : ", not divided"));
     }
   }
   require_agreement(lines, group,

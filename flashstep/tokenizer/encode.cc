@@ -71,7 +71,9 @@ uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesys
   std::vector<Encoder> encoders;
   for (int i = 0; i < threads; ++i) encoders.emplace_back(tokenizer);
   ChunkReader reader(texts, tokenizer.specials(), options.chunk_bytes, options.behind);
-  require(reader.total_bytes() > 0, "[tokenizer encode] expected text, got ", texts.size(),
+  uint64_t bytes_of_files = reader.total_bytes();
+  for (const std::string& text : options.behind) bytes_of_files -= text.size();
+  require(bytes_of_files > 0, "[tokenizer encode] expected text, got ", texts.size(),
           texts.size() == 1 ? " empty file" : " empty files");
   uint64_t total = 0;
   process_chunks(

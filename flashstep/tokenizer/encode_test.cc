@@ -165,6 +165,13 @@ TEST_F(EncodeTest, TextBehindAFileIsEncodedApart) {
   }
 }
 
+TEST_F(EncodeTest, TextBehindEmptyFilesIsNoText) {
+  write_file(folder_ / "empty.txt", "");
+  EncodeOptions options;
+  options.behind = {"<|endoftext|>"};
+  EXPECT_THROW(encode_files(*tokenizer_, {folder_ / "empty.txt"}, options, [](auto) {}), UserError);
+}
+
 TEST_F(EncodeTest, MoreDistinctWordsThanTheCacheHolds) {
   std::string text;
   for (uint64_t i = 0; i < 1'300'000; ++i)

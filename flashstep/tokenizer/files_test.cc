@@ -205,6 +205,9 @@ TEST_F(FilesTest, RefusesDamage) {
            {replaced(vocab, "\"!\": 0", "\"!\": 99999999"), merges}}) {
     EXPECT_NE(complaint([&] { parse_gpt2(v, m, "x"); }), "") << v.substr(0, 100);
   }
+  EXPECT_NE(
+      complaint([&] { parse_gpt2(vocab, "#version: 0.2\n\nab\n", "x"); }).find("in line 3 of"),
+      std::string::npos);
   const std::string first_merge = merges.substr(14, merges.find('\n', 14) - 13);
   EXPECT_NE(complaint([&] { parse_gpt2(vocab, merges + first_merge, "x"); }), "");
 }

@@ -11,17 +11,16 @@
 namespace flashstep {
 namespace {
 
-// Calls use(line) for each line that is not empty, after the version line.
+// Calls use(line, number) for each line that is not empty, after the version line; numbers are of
+// the file, from 1 on.
 template <typename Use>
 void for_each_line(std::string_view text, Use&& use) {
-  bool is_first = true;
-  while (!text.empty()) {
+  for (int64_t number = 1; !text.empty(); ++number) {
     const size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    if (!line.empty() && !(is_first && line.substr(0, 9) == "#version:")) use(line);
-    is_first = false;
+    if (!line.empty() && !(number == 1 && line.substr(0, 9) == "#version:")) use(line, number);
   }
 }
 
@@ -34,11 +33,11 @@ Vocabulary parse_gpt2(std::string_view vocab_json, std::string_view merges_text,
   const auto ids = internal::ids_by_spelling(spellings);
   Vocabulary vocabulary;
   std::unordered_set<uint32_t> made;
-  for_each_line(merges_text, [&](std::string_view line) {
+  for_each_line(merges_text, [&](std::string_view line, int64_t number) {
     const size_t rank = vocabulary.merges.size();
     const size_t space = line.find(' ');
     require(space != std::string_view::npos && space == line.rfind(' '), "[", source, "] expected ",
-            "two tokens and a space in line ", rank + 1, " of the merges, got \"",
+            "two tokens and a space in line ", number, " of merges.txt, got \"",
             printable_utf8(line), "\"");
     const std::string_view left = line.substr(0, space), right = line.substr(space + 1);
     vocabulary.merges.push_back(internal::merge_ids(ids, left, right, rank, source));

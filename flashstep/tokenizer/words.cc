@@ -161,10 +161,6 @@ void WordScanner::mark_contractions(std::string_view text, size_t size) {
   }
 }
 
-bool is_cut(std::string_view before, std::string_view after) {
-  return is_cut_between(class_at(before), class_at(after));
-}
-
 size_t find_cut(std::string_view text, size_t from) {
   // A continuation byte may belong to a character that begins earlier; any other byte begins one.
   while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;

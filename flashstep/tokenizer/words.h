@@ -86,12 +86,9 @@ void WordScanner::for_each_word(std::string_view text, Use&& use) {
   }
 }
 
-// Whether a word always ends between two neighbouring characters, whatever stands around them, so
-// that text may be cut there. (Other then letter may be a contraction; white space may belong to
-// what follows.)
-bool is_cut(std::string_view before, std::string_view after);
-
-// The first position >= `from` where text may be cut, or text.size().
+// The first position >= `from` where text may be cut, or text.size(): where a word always ends
+// between two neighbouring characters, whatever stands around them. (Other then letter may be a
+// contraction; white space may belong to what follows.)
 size_t find_cut(std::string_view text, size_t from);
 
 }  // namespace flashstep

@@ -1,4 +1,5 @@
 // Fully sharded modules on GPUs, by copies and by NCCL, against a single process.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,12 @@ using testing::close;
 using testing::same_bits;
 using torch::Tensor;
 
-void trains_as_alone(const Group& group, at::Device device, bool peer_copies, int shard_ranks = 0) {
+// Whether the modules' parameters are made on the CPU, as those of models that are larger than a
+// GPU are, or moved to the GPU before they are divided.
+enum class Made { kOnCpu, kOnGpu };
+
+void trains_as_alone(const Group& group, at::Device device, bool peer_copies, int shard_ranks = 0,
+                     Made made = Made::kOnGpu) {
   constexpr int64_t kSteps = 12;
   at::globalContext().setAllowTF32CuBLAS(false);
   for (ShardCase c : shard_cases()) {
@@ -31,12 +37,14 @@ void trains_as_alone(const Group& group, at::Device device, bool peer_copies, in
     c.options.peer_copies = peer_copies;
     c.options.shard_ranks = shard_ranks;
     const auto net = make_hard_net();
-    net->to(device);
+    if (made == Made::kOnGpu) net->to(device);
+    if (made == Made::kOnCpu) c.options.device = device;
     net->recomputed = c.recomputed;
     FullyShardedDataParallel model(net, group, c.options);
-    const char* const carried_by = shard_ranks == 1 ? "" : peer_copies ? "copies" : "NCCL";
-    EXPECT_EQ(model.units().transport(), carried_by);
-    EXPECT_EQ(model.units().can_be_captured(), peer_copies && shard_ranks != 1);
+    for (const Tensor& shard : model.parameters()) EXPECT_EQ(shard.device(), device);
+    const bool sends = shard_ranks != 1 && group.world_size() > 1;
+    EXPECT_EQ(model.units().transport(), !sends ? "" : peer_copies ? "copies" : "NCCL");
+    EXPECT_EQ(model.units().can_be_captured(), peer_copies && sends);
     AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
     train_sharded(model, optimizer, kSteps);
     for (const auto& [name, tensor] : model.gather_full_parameters())
@@ -55,6 +63,15 @@ TEST(GpuFullySharded, TrainsAsASingleProcessDoes) {
     trains_as_alone(group, device, true);
     trains_as_alone(group, device, false);
   });
+}
+
+TEST(GpuFullySharded, TrainsWhatWasMadeOnTheCpu) {
+  FLASHSTEP_NEED_GPUS(1);
+  testing::run_on_gpus(std::min(testing::gpu_count(), 2),
+                       [](const Group& group, at::Device device) {
+                         trains_as_alone(group, device, true, 0, Made::kOnCpu);
+                         trains_as_alone(group, device, false, 0, Made::kOnCpu);
+                       });
 }
 
 TEST(GpuFullySharded, TrainsOnFourGpus) {

@@ -41,7 +41,7 @@ class FullSharding : public Parallelism {
       : module_(module), sharded_(module, group, options) {}
   const Group* group() const override { return &sharded_.group(); }
   ShardedUnits* units() const override { return &sharded_.units(); }
-  void synchronize_buffers() override { broadcast_from_first(module_.buffers(), *group()); }
+  void synchronize_buffers() override { broadcast_buffers(module_.buffers(), *group()); }
   Tensor call(const std::function<Tensor()>& forward) override {
     sharded_.before_forward();
     try {
