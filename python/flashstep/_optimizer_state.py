@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -24,28 +25,48 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
-def as_tensor(kind: str, value: Any, flat: bool) -> tuple[str, Tensor]:
-    """A suffix of the kind's name, and the value as a tensor that can travel."""
-    if isinstance(value, Tensor):
-        return "", value
-    if isinstance(value, (bool, int, float)):
-        return f":{type(value).__name__}", torch.tensor(
-            value, dtype=torch.float64 if isinstance(value, float) else torch.int64
-        )
-    if flat and value is not None:
+def _packed(value: Any) -> Tensor:
+    """What is no tensor as one that can travel, of two dimensions: a piece of a parameter has one."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).reshape(1, -1)
+
+
+def _unpacked(kind: str, tensor: Tensor) -> Any:
+    try:
+        return torch.load(io.BytesIO(tensor.numpy().tobytes()), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"[ShardedOptimizer] expected state that torch.load() takes with weights_only=True, got {kind} of "
+            "another class (torch.serialization.add_safe_globals() tells of it)"
+        ) from error
+
+
+def _require_number(kind: str, value: Any, flat: bool) -> None:
+    if flat and not (value is None or isinstance(value, (bool, int, float))):
         raise ValueError(
             f"[ShardedOptimizer] expected tensors and numbers as the state of flat shards, got {kind} of {type(value)}"
         )
-    return ":pickle", torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).reshape(1, -1)
 
 
-def from_tensor(kind: str, tensor: Tensor) -> tuple[str, Any]:
-    name, colon, form = kind.rpartition(":")
-    if not colon or form not in ("bool", "int", "float", "pickle"):
-        return kind, tensor
-    if form == "pickle":
-        return name, pickle.loads(bytes(tensor.flatten().tolist()))
-    return name, {"bool": bool, "int": int, "float": float}[form](tensor.item())
+def gathered_state(shards: Any, state: list[dict[str, Any]], to: int, flat: bool) -> dict[int, dict[str, Any]]:
+    """The state of whole parameters, by their number in `shards`, on rank `to`, of that of each rank's pieces; empty
+    on the others. Tensors and other values go apart, so that no name says what a tensor stands for."""
+    tensors: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
+    for number, kinds in enumerate(state):
+        for kind, value in kinds.items():
+            if isinstance(value, Tensor):
+                tensors[f"{number}/{kind}"] = value
+            else:
+                _require_number(kind, value, flat)
+                others[f"{number}/{kind}"] = _packed(value)
+    whole: dict[int, dict[str, Any]] = {}
+    for own, is_packed in ((tensors, False), (others, True)):
+        for name, tensor in zip(*shards.gather_state(list(own), list(own.values()), to)):
+            number, kind = name.split("/", 1)
+            whole.setdefault(int(number), {})[kind] = _unpacked(kind, tensor) if is_packed else tensor
+    return whole
 
 
 @dataclass(frozen=True)
@@ -60,20 +81,35 @@ def own_state(shards: Any, state: dict[int, dict[str, Any]], numbers: dict[int, 
     """The state of this rank's pieces, by their number, of the state of whole parameters, by their index in a
     state_dict. numbers: of an index, the parameter's number in `shards`; others are left out."""
     names, tensors, places, files = [], [], [], None
+    other_names, others = [], []
     for index, kinds in state.items():
         if index not in numbers:
             continue
         for kind, value in kinds.items():
-            place = -1
+            name = f"{numbers[index]}/{kind}"
             if isinstance(value, StoredTensor):
-                files, place, value = value.files, value.place, torch.empty(0)
-            suffix, tensor = as_tensor(kind, value, flat)
-            names.append(f"{numbers[index]}/{kind}{suffix}")
-            tensors.append(tensor)
-            places.append(place)
+                files = value.files
+                names.append(name)
+                tensors.append(torch.empty(0))
+                places.append(value.place)
+            elif isinstance(value, Tensor):
+                names.append(name)
+                tensors.append(value)
+                places.append(-1)
+            else:
+                _require_number(kind, value, flat)
+                other_names.append(name)
+                others.append(value)
     own: dict[int, dict[str, Any]] = {}
-    for name, tensor in zip(*shards.own_state(names, tensors, places, files)):
+
+    def keep(name: str, value: Any) -> None:
         number, kind = name.split("/", 1)
-        kind, value = from_tensor(kind, tensor)
         own.setdefault(int(number), {})[kind] = value
+
+    for name, tensor in zip(*shards.own_state(names, tensors, places, files)):
+        keep(name, tensor)
+    # Of what is no tensor its place in `others` goes the same way.
+    numbered = [torch.tensor(place) for place in range(len(others))]
+    for name, place in zip(*shards.own_state(other_names, numbered, [-1] * len(others), None)):
+        keep(name, others[int(place)])
     return own

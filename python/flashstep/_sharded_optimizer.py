@@ -11,7 +11,7 @@ from torch import Tensor
 from ._data_parallel import DistributedDataParallel, group_and_means
 from ._group import group_of, refuse_copies
 from ._library import classes
-from ._optimizer_state import as_tensor, from_tensor, options_of, own_state, updates_each_element_alone
+from ._optimizer_state import gathered_state, options_of, own_state, updates_each_element_alone
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -184,26 +184,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {id(parameter): number for number, parameter in enumerate(every)}
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Brings all state to rank `to`, whose state_dict() then is the unsharded optimizer's. All ranks call it."""
+        """Brings all state to rank `to`, whose state_dict() then is the unsharded optimizer's. All ranks call it.
+        ValueError there for values of classes that torch.load() refuses with weights_only=True."""
         if not 0 <= to < self._group.world_size():
             raise ValueError(f"[ShardedOptimizer] expected a rank below {self._group.world_size()}, got {to}")
         self._adopt()
-        names, tensors = [], []
-        for number, (piece, _, _) in enumerate(self._pieces):
-            for kind, value in self._inner.state.get(piece, {}).items():
-                suffix, tensor = as_tensor(kind, value, self._flat)
-                names.append(f"{number}/{kind}{suffix}")
-                tensors.append(tensor)
-        names, tensors = self._shards.gather_state(names, tensors, to)
+        own = [self._inner.state.get(piece, {}) for piece, _, _ in self._pieces]
+        gathered = gathered_state(self._shards, own, to, self._flat)
         self._consolidated = None
         if self._group.rank() != to:
             return
         indices = self._indices()
-        state: dict[int, dict[str, Any]] = {}
-        for name, tensor in zip(names, tensors):
-            number, kind = name.split("/", 1)
-            kind, value = from_tensor(kind, tensor)
-            state.setdefault(indices[id(self._numbers[int(number)])], {})[kind] = value
+        state = {indices[id(self._numbers[number])]: kinds for number, kinds in gathered.items()}
         groups = []
         for group in self.param_groups:
             packed = {key: value for key, value in group.items() if key != "params"}
