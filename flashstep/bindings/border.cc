@@ -2,11 +2,13 @@
 
 #include <c10/util/Exception.h>
 
+#include "flashstep/bindings/interrupt.h"
 #include "flashstep/error.h"
 
 namespace flashstep::bindings {
 
 void rethrow_for_python() {
+  rethrow_what_python_raised();
   try {
     throw;
   } catch (const UserError& error) {
@@ -17,6 +19,7 @@ void rethrow_for_python() {
 }
 
 void rethrow_for_ranks() {
+  rethrow_what_python_raised();
   try {
     throw;
   } catch (const MachineError& error) {

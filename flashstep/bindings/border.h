@@ -1,6 +1,7 @@
 // The border to Python: what crosses it is told in exceptions that Python's torch knows. A caller's
 // mistake becomes a ValueError, a lost rank torch.distributed.DistBackendError, and any other
-// failure of the machine a RuntimeError, each with our sentence.
+// failure of the machine a RuntimeError, each with our sentence. What a handler of signals raised
+// in Python, which made us stop, passes as it is.
 #pragma once
 
 #include <utility>

@@ -1,34 +1,40 @@
 #include "flashstep/bindings/interrupt.h"
 
-#include <dlfcn.h>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include "flashstep/bindings/traced.h"
 
 namespace flashstep::bindings {
 namespace {
 
-// The interpreter that loaded us: its C functions are found by name, so that one library serves all
-// versions.
-template <typename Function>
-Function of_interpreter(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
-}
+// Of this thread. Not destroyed at its end, when the interpreter may be gone.
+thread_local std::exception_ptr* raised = nullptr;
 
 }  // namespace
 
 bool python_wants_to_stop() {
-  static const auto lock = of_interpreter<int (*)()>("PyGILState_Ensure");
-  static const auto unlock = of_interpreter<void (*)(int)>("PyGILState_Release");
-  static const auto run_handlers = of_interpreter<int (*)()>("PyErr_CheckSignals");
-  static const auto clear = of_interpreter<void (*)()>("PyErr_Clear");
-  static const auto raise_again = of_interpreter<void (*)()>("PyErr_SetInterrupt");
-  if (!lock || !unlock || !run_handlers || !clear || !raise_again) return false;
-  const int state = lock();
-  const bool stops = run_handlers() != 0;
-  if (stops) {
-    clear();
-    raise_again();
+  static const auto run_handlers = operator_named<void()>("flashstep::run_handlers");
+  try {
+    // The kernel itself, so that neither profiles nor modes see a call.
+    run_handlers.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU));
+    return false;
+  } catch (const c10::Error&) {
+    return false;  // Python ends, and has taken its function back
+  } catch (...) {
+    if (!raised) raised = new std::exception_ptr;
+    *raised = std::current_exception();
+    return true;
   }
-  unlock(state);
-  return stops;
+}
+
+void rethrow_what_python_raised() {
+  const std::unique_ptr<std::exception_ptr> own(std::exchange(raised, nullptr));
+  if (own) std::rethrow_exception(*own);
 }
 
 }  // namespace flashstep::bindings

@@ -80,7 +80,7 @@ void initialize(const Tensor& parameter, double standard_deviation, double bound
 }
 
 // From now on what autograd calls of ours ends in a backward() of Python's.
-// And what waits asks Python whether somebody pressed Ctrl-C.
+// And what waits lets Python's handlers of signals run.
 void called_by_python() {
   set_rethrow(rethrow_for_ranks);
   set_wants_to_stop(python_wants_to_stop);
@@ -98,6 +98,8 @@ void register_training(torch::Library& library) {
   definitions.plain("version() -> str", &version);
   // Python's: calls the update that it keeps under a number (fully_sharded.cc).
   library.def("call_update(int number) -> ()");
+  // Python's: its handlers of signals, those that are due (interrupt.cc).
+  library.def("run_handlers() -> ()");
   definitions.plain("grad_norm(Tensor[] gradients) -> Tensor", &gradient_norm);
   definitions.plain("clip_to_norm_(Tensor(a!)[] gradients, Tensor norm, float max_norm) -> ()",
                     &clip);

@@ -33,8 +33,23 @@ def _load(path: Path) -> None:
     torch.ops.load_library(str(path))
 
 
+_updates: dict[int, Callable[[], Any]] = {}
+_numbers = itertools.count()
+
+
+def _call_update(number: int) -> None:
+    _updates[number]()
+
+
+def _run_handlers() -> None:
+    """Python runs the handlers of signals that are due between its instructions: between those of this call, too."""
+
+
 _check_torch(torch.__version__)
 _load(_path)
+_answers = torch.library.Library("flashstep", "IMPL")  # what the library asks Python for
+_answers.impl("call_update", _call_update, "CompositeExplicitAutograd")
+_answers.impl("run_handlers", _run_handlers, "CompositeExplicitAutograd")
 torch.ops.flashstep.called_by_python()
 
 operators = torch.ops.flashstep
@@ -49,21 +64,8 @@ def report_operators() -> Any:
     return operators
 
 
-_updates: dict[int, Callable[[], Any]] = {}
-_numbers = itertools.count()
-
-
-@functools.cache
-def _answer_updates() -> Any:
-    """From now on the library's call of an update is Python's."""
-    library = torch.library.Library("flashstep", "IMPL")
-    library.impl("call_update", lambda number: (_updates[number](), None)[1], "CompositeExplicitAutograd")
-    return library
-
-
 def keep_update(update: Callable[[], Any]) -> tuple[int, Callable[[], Any]]:
     """The number under which the library calls `update` in a backward(), and what forgets it."""
-    _answer_updates()
     number = next(_numbers)
     _updates[number] = update
     return number, functools.partial(_updates.pop, number, None)

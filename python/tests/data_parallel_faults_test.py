@@ -1,11 +1,9 @@
-"""DistributedDataParallel when something is wrong: mistakes, a lost rank, Ctrl-C, a group that goes first."""
+"""DistributedDataParallel when something is wrong: mistakes, a lost rank, a group that goes first."""
 
 import copy
 import gc
 import io
 import os
-import signal
-import threading
 import time
 import unittest
 from unittest import mock
@@ -90,37 +88,6 @@ def loses_a_rank(rank, world_size):
     raise AssertionError("backward() ended although a rank was lost")
 
 
-def press_ctrl_c():
-    """Again and again, as a person does."""
-    while True:
-        time.sleep(3)
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def is_interrupted(rank, world_size):
-    model = flashstep.DistributedDataParallel(nets.Net())
-    nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
-    dist.barrier()
-    if rank == 1:
-        time.sleep(ranks.LIMIT_S)  # it is ended when the other is done
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    threading.Thread(target=press_ctrl_c, daemon=True).start()
-    started, said = time.perf_counter(), ""
-    try:
-        try:
-            nets.loss_of(model, *nets.batch(1, ROWS, rank, world_size)).backward()
-        except RuntimeError as error:
-            said = str(error)
-        time.sleep(5)  # Python raises what it was told to
-        raise AssertionError("nobody was interrupted")
-    except KeyboardInterrupt as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        said = said or str(error.__context__)
-        assert "interrupted while it waited for other ranks" in said, said
-        assert time.perf_counter() - started < 20
-        os._exit(0)
-
-
 class Faults(unittest.TestCase):
     def test_a_group_that_goes_first(self):
         ranks.run(2, outlives_its_group)
@@ -136,9 +103,6 @@ class Faults(unittest.TestCase):
 
     def test_a_lost_rank_is_an_error(self):
         ranks.run(2, loses_a_rank, may_end=(1,))
-
-    def test_an_interrupt_ends_a_wait(self):
-        ranks.run(2, is_interrupted, may_end=(1,))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 import tracemalloc
 import unittest
 
@@ -163,14 +162,8 @@ class Tokenizers(unittest.TestCase):
             lambda: self.trained.encode_files(large, out, threads=1),
         ):
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-            said = ""
-            with self.assertRaises(KeyboardInterrupt) as raised:
-                try:
-                    work()
-                except RuntimeError as error:
-                    said = str(error)
-                time.sleep(1)  # Python raises what it was told to
-            self.assertIn("[tokenizer] interrupted", said or str(raised.exception.__context__))
+            with self.assertRaises(KeyboardInterrupt):
+                work()
         self.assertFalse(os.path.exists(out))
 
     def test_mistakes_are_sentences(self):
