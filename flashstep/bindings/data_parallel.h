@@ -9,6 +9,7 @@
 
 #include "flashstep/bindings/group.h"
 #include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 
 namespace flashstep::bindings {
 
@@ -23,7 +24,12 @@ class GradientMeans : public torch::CustomClassHolder {
   void finish() { synchronizer_->finish(); }
   void forget_step() { reducer().forget_step(); }
   void enter_no_sync() { guards_.push_back(reducer().no_sync()); }
-  void leave_no_sync() { guards_.pop_back(); }
+  void leave_no_sync() {
+    require(!guards_.empty(),
+            "[parallel] expected as many calls of leave_no_sync() as of "
+            "enter_no_sync(), got one more");
+    guards_.pop_back();
+  }
   void broadcast_buffers() { synchronizer_->broadcast_buffers(); }
   std::string describe() { return reducer().describe(); }
   std::vector<int64_t> bucket_order() { return reducer().bucket_order(); }

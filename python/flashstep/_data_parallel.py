@@ -120,9 +120,10 @@ class DistributedDataParallel(Wrapper):
 
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, wanted: bool) -> None:
+        wanted = bool(wanted)
         if wanted != self._synchronizes:
             (self._means.leave_no_sync if wanted else self._means.enter_no_sync)()
-            self._synchronizes = bool(wanted)
+            self._synchronizes = wanted
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

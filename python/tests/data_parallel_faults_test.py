@@ -88,6 +88,23 @@ def loses_a_rank(rank, world_size):
     raise AssertionError("backward() ended although a rank was lost")
 
 
+def gradients_wait_whatever_false_is_called(rank, world_size):
+    model = flashstep.DistributedDataParallel(nets.Net())
+    for wanted in (2, None, None, 0, True, 2, "yes"):
+        model.require_backward_grad_sync = wanted
+        assert model.require_backward_grad_sync is bool(wanted), wanted
+    try:
+        model._means.leave_no_sync()  # which would end what was not begun
+        raise AssertionError("nothing was said")
+    except ValueError as error:
+        assert "expected as many calls of leave_no_sync() as of enter_no_sync()" in str(error), error
+    alone = nets.Net()
+    nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
+    nets.loss_of(alone, *nets.batch(0, ROWS * world_size)).backward()
+    for name, parameter in model.module.named_parameters():
+        torch.testing.assert_close(parameter.grad, alone.get_parameter(name).grad, rtol=1e-5, atol=1e-6)
+
+
 class Faults(unittest.TestCase):
     def test_a_group_that_goes_first(self):
         ranks.run(2, outlives_its_group)
@@ -103,6 +120,9 @@ class Faults(unittest.TestCase):
 
     def test_a_lost_rank_is_an_error(self):
         ranks.run(2, loses_a_rank, may_end=(1,))
+
+    def test_gradients_wait_whatever_false_is_called(self):
+        ranks.run(2, gradients_wait_whatever_false_is_called)
 
 
 if __name__ == "__main__":
