@@ -93,8 +93,17 @@ c10::intrusive_ptr<TokenizerObject> make_tokenizer(const Tensor& bytes,
                                                    std::vector<int64_t> lengths,
                                                    std::vector<int64_t> merges,
                                                    std::vector<int64_t> special_ids) {
+  int64_t left = bytes.numel();
+  for (const int64_t length : lengths) {
+    require(length >= 0, "[tokenizer] expected lengths of tokens of at least 0, got ", length);
+    require(length <= left, "[tokenizer] expected tokens of ", bytes.numel(),
+            " bytes together, got lengths of more");
+    left -= length;
+  }
+  require(left == 0, "[tokenizer] expected tokens of ", bytes.numel(),
+          " bytes together, got lengths of ", bytes.numel() - left);
   Vocabulary vocabulary;
-  const Tensor all = bytes.contiguous();
+  const Tensor all = bytes.cpu().contiguous();
   const char* next = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
   for (const int64_t length : lengths) {
     vocabulary.tokens.emplace_back(next, static_cast<size_t>(length));

@@ -12,6 +12,7 @@ import tracemalloc
 import unittest
 
 import needs_torch  # noqa: F401
+import torch
 
 import flashstep
 
@@ -36,6 +37,13 @@ def reference_ids(tokenizer, text):
             tokens[place : place + 2] = [tokens[place] + tokens[place + 1]]
         result += [ids[token] for token in tokens]
     return result
+
+
+def made_of(lengths, merges=(), special_ids=()):
+    """As a copy of a tokenizer is made."""
+    return flashstep.Tokenizer._of_parts(
+        torch.arange(256, dtype=torch.uint8), list(lengths), list(merges), list(special_ids)
+    )
 
 
 class Tokenizers(unittest.TestCase):
@@ -178,6 +186,12 @@ class Tokenizers(unittest.TestCase):
             (lambda: flashstep.Tokenizer.load(self.file), "expected"),
             (lambda: self.trained.encode(b"abc"), "expected a text"),
             (lambda: self.trained.encode("a\ud800b"), "surrogates"),
+            (lambda: made_of([1] * 255 + [-1, 2]), "lengths of tokens of at least 0, got -1"),
+            (lambda: made_of([1] * 256 + [1]), "tokens of 256 bytes together, got lengths of more"),
+            (lambda: made_of([2**63 - 1] * 2), "tokens of 256 bytes together, got lengths of more"),
+            (lambda: made_of([1] * 255), "tokens of 256 bytes together, got lengths of 255"),
+            (lambda: made_of([1] * 256, [0, 256]), "names a token beyond the vocabulary"),
+            (lambda: made_of([1] * 256, [], [256]), "special"),
         ):
             with self.assertRaisesRegex(ValueError, text):
                 call()
