@@ -9,6 +9,7 @@
 #include "flashstep/bindings/registrations.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/state_pieces.h"
 
 namespace flashstep::bindings {
 namespace {
@@ -37,6 +38,20 @@ c10::intrusive_ptr<CheckpointFiles> open_files(std::string directory) {
 
 }  // namespace
 
+at::Tensor CheckpointFiles::read_joined(const std::string& name, const at::Tensor& parameter,
+                                        Names names, std::vector<int64_t> indices) {
+  StoredTensors state;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    state.push_back(tensors(false).at(indices[i]));
+    state.back().name = names.at(i);
+  }
+  const NamedTensors joined =
+      cut_joined(std::move(state), {{name, parameter}}, {{name, parameter}});
+  require(joined.size() == 1, "[checkpoint] expected state of one kind of ", name, ", got ",
+          joined.size());
+  return joined.front().second;
+}
+
 void register_files(torch::Library& library) {
   Definitions definitions(library);
   definitions.plain(
@@ -49,7 +64,8 @@ void register_files(torch::Library& library) {
       .def("state_json", for_python(&CheckpointFiles::state_json))
       .def("names", for_python(&CheckpointFiles::names))
       .def("form", for_python(&CheckpointFiles::form))
-      .def("read", for_python(&CheckpointFiles::read));
+      .def("read", for_python(&CheckpointFiles::read))
+      .def("read_joined", for_python(&CheckpointFiles::read_joined));
 }
 
 }  // namespace flashstep::bindings

@@ -24,6 +24,10 @@ class CheckpointFiles : public torch::CustomClassHolder {
   }
   at::Tensor form(bool of_model, int64_t index) { return tensors(of_model).at(index).form; }
   at::Tensor read(bool of_model, int64_t index) { return tensors(of_model).at(index).whole(); }
+  // Of one parameter's state what the optimizer's tensors `indices` hold, whole or the pieces that
+  // ranks have, as that of the whole. names: "NAME/KIND" or "NAME@BEGIN:END/KIND" of each.
+  at::Tensor read_joined(const std::string& name, const at::Tensor& parameter,
+                         std::vector<std::string> names, std::vector<int64_t> indices);
   const StoredTensors& tensors(bool of_model) const {
     return (of_model ? stored_.model : stored_.optimizer).tensors;
   }

@@ -150,15 +150,17 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     loaded = None
     if optimizer is not None:
         stored = {
-            _plain(name): StoredTensor(files, place)
+            _plain(name): place
             for place, name in enumerate(files.names(False))
             if not name.startswith(".buffers/")  # those of the program's other ranks
         }
         if not stored and not kept.get("optimizer"):
             raise ValueError(f"[checkpoint] expected the state of an optimizer in {path}, which was saved without one")
-        loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
+        loaded = _optimizer_state(module, optimizer, files, stored, kept.get("optimizer"), path)
         if not isinstance(optimizer, ShardedOptimizer):
-            loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}
+            for number, name in _numbered(module, optimizer).items():
+                kinds = loaded["state"].get(number, {})
+                kinds |= {k: v.read(name, own[name], k) for k, v in kinds.items() if isinstance(v, StoredTensor)}
     buckets = kept.get("buckets") or {}
     order = buckets.get("order")  # divided gradients have none
     # Of other trained parameters (some were frozen) there is no order to keep.
@@ -173,28 +175,29 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     return Checkpoint(files.step(), state)
 
 
-def _read(kinds: dict[str, Any]) -> dict[str, Any]:
-    return {
-        kind: value.files.read(False, value.place) if isinstance(value, StoredTensor) else value
-        for kind, value in kinds.items()
-    }
-
-
 def _optimizer_state(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    tensors: dict[str, StoredTensor],
+    files: Any,
+    places: dict[str, int],
     kept: dict[str, Any] | None,
     path: Path,
 ) -> dict[str, Any]:
     numbers = {name: number for number, name in _numbered(module, optimizer).items()}
     found: dict[int, dict[str, Any]] = {}
     others = {_plain(key): value for key, value in kept["numbers"].items()} if kept else {}
-    for key, value in {**tensors, **others}.items():
-        name, _, kind = key.rpartition("/")
+    for key, value in {**places, **others}.items():
+        written, _, kind = key.rpartition("/")
+        name = written
+        while name not in numbers and "@" in name:  # a piece, as "@128:640" behind it says
+            name = name.rpartition("@")[0]
         if name not in numbers:
             raise ValueError(f"[checkpoint] expected state of the optimizer's parameters, got {key} in {path}")
-        found.setdefault(numbers[name], {})[kind] = value
+        kinds = found.setdefault(numbers[name], {})
+        if key in others:
+            kinds[kind] = value
+        else:
+            kinds.setdefault(kind, StoredTensor(files)).places[written.removeprefix(name)] = value
     place = {
         id(parameter): number
         for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])

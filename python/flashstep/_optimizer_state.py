@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -74,7 +74,12 @@ class StoredTensor:
     """A tensor of an optimizer's state that is still in its checkpoint, of which each rank reads its own elements."""
 
     files: Any
-    place: int
+    places: dict[str, int] = field(default_factory=dict)  # "": the whole; "@128:640": a piece that a rank wrote
+
+    def read(self, name: str, parameter: Tensor, kind: str) -> Tensor:
+        """That of the whole parameter."""
+        names = [f"{name}{piece}/{kind}" for piece in self.places]
+        return self.files.read_joined(name, parameter, names, list(self.places.values()))
 
 
 def own_state(shards: Any, state: dict[int, dict[str, Any]], numbers: dict[int, int], flat: bool) -> dict[int, Any]:
@@ -89,9 +94,10 @@ def own_state(shards: Any, state: dict[int, dict[str, Any]], numbers: dict[int, 
             name = f"{numbers[index]}/{kind}"
             if isinstance(value, StoredTensor):
                 files = value.files
-                names.append(name)
-                tensors.append(torch.empty(0))
-                places.append(value.place)
+                for piece, place in value.places.items():
+                    names.append(f"{numbers[index]}{piece}/{kind}")
+                    tensors.append(torch.empty(0))
+                    places.append(place)
             elif isinstance(value, Tensor):
                 names.append(name)
                 tensors.append(value)
@@ -109,7 +115,7 @@ def own_state(shards: Any, state: dict[int, dict[str, Any]], numbers: dict[int, 
     for name, tensor in zip(*shards.own_state(names, tensors, places, files)):
         keep(name, tensor)
     # Of what is no tensor its place in `others` goes the same way.
-    numbered = [torch.tensor(place) for place in range(len(others))]
+    numbered = [torch.tensor(place, device="cpu") for place in range(len(others))]
     for name, place in zip(*shards.own_state(other_names, numbered, [-1] * len(others), None)):
         keep(name, others[int(place)])
     return own
