@@ -173,8 +173,9 @@ Facts ddp_buckets(const TableRows& rows) {
 struct LinkAnswer {
   double bandwidth = NAN, overhead = NAN;
 };
-LinkAnswer link_of(const Evidence& evidence, const std::string& backend) {
-  const TableRows rows = evidence.rows("link").where({{"backend", backend}, {"ranks", "2"}});
+LinkAnswer link_of(const Evidence& evidence, bool gpu) {
+  const TableRows rows = evidence.rows("link").where(
+      {{"backend", gpu ? "nccl" : "gloo"}, {"device", gpu ? "cuda" : "cpu"}, {"ranks", "2"}});
   const TableRow small = rows.least("size");
   LinkAnswer link{rows.most("algorithm").number("algorithm") * 1e9};
   const double own = small.number("size") * 1e6 / link.bandwidth;
@@ -195,13 +196,14 @@ double gradient_bytes(const std::string& model) {
 
 Facts ddp_bucket_model(const Evidence& evidence) {
   const TableRows rows = evidence.rows("ddp");
-  const bool gpu = !rows.empty() && rows.front().text("device") != "cpu" &&
-                   rows.front().result->made.driver != "";
-  const std::string backend = gpu ? "nccl" : "gloo";
-  const LinkAnswer link = link_of(evidence, backend);
-  if (rows.empty() || !std::isfinite(link.bandwidth)) return {};
+  if (rows.empty()) return {};
+  // The table does not say the device: it is a GPU where there is one and none other was asked for.
+  const Provenance& made = rows.front().result->made;
+  const bool gpu = !made.driver.empty() && !contains(made.command, "--device cpu");
+  const LinkAnswer link = link_of(evidence, gpu);
+  if (!std::isfinite(link.bandwidth)) return {};
   Facts facts = {{{"known", which(true)},
-                  {"backend", backend},
+                  {"backend", gpu ? "nccl" : "gloo"},
                   {"bandwidth", three_digits(link.bandwidth / 1e9)},
                   {"overhead", three_digits(link.overhead * 1e6)},
                   {"hides", which(link.overhead > 0)}}};

@@ -381,6 +381,21 @@ TEST_F(Answered, CasesOfOtherCommandsAreNotCounted) {
   EXPECT_EQ(answer_text("benchmarking_script (a)", results), text);
 }
 
+// As preset quick measures on a machine with a GPU.
+TEST_F(Answered, TheModelOfBucketsIsOfTheDeviceThatWasAskedFor) {
+  const std::string question = "ddp_bucketed_benchmarking (b)";
+  std::vector<Result> results = stored_results();
+  EXPECT_SAYS(answer_text(question, results), "with nccl");
+  for (Result& result : results) {
+    if (result.section == "ddp") result.made.command += " --device cpu";
+  }
+  std::erase_if(results, [](const Result& r) { return r.measurement == "allreduce_nccl_2025"; });
+  // Between GPUs through Gloo it is another matter.
+  EXPECT_SAYS_NOT(answer_text(question, results), "with gloo");
+  for (Result& result : results) swapped("allreduce", "device", "cuda", "cpu")(result);
+  EXPECT_SAYS(answer_text(question, results), "with gloo");
+}
+
 // ---- Words
 
 TEST(Combine, CountsCasesWithinTwoPercentAsTheSame) {
