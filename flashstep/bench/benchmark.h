@@ -122,13 +122,13 @@ class Run {
   friend BenchReport run_benchmark(const Benchmark&, const TellProgress&,
                                    const std::function<void(Run&)>&);
   void show_rows();  // that are new
-  void take_gpu_state();
+  void take_gpu_state(const char* when);
 
   const Benchmark& benchmark_;
   const TellProgress& progress_;
   Records records_;
   std::vector<std::string> notes_;
-  std::string gpu_state_;   // in the middle of the run
+  std::string gpu_state_;   // in the middle of the run, or after one of a single case
   size_t lines_shown_ = 0;  // of the table
 };
 

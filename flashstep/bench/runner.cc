@@ -75,7 +75,7 @@ void Run::tell(const std::string& line) const {
 void Run::begin(size_t number, size_t count, const std::string& what) {
   check_interrupted("interrupted");
   // As it is while the GPU works, not after minutes of waiting.
-  if (number > 0 && number == count / 2) take_gpu_state();
+  if (number > 0 && number == count / 2) take_gpu_state("during");
   tell(count == 1 ? what : str(number + 1, " of ", count, ": ", what));
 }
 
@@ -102,9 +102,10 @@ void Run::show_rows() {
   lines_shown_ = number;
 }
 
-void Run::take_gpu_state() {
+void Run::take_gpu_state(const char* when) {
   if (benchmark_.device != "cuda") return;
-  if (const auto now = measure::gpu_state()) gpu_state_ = measure::describe(*now);
+  if (const auto now = measure::gpu_state())
+    gpu_state_ = str("; ", when, " the run ", measure::describe(*now));
 }
 
 BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
@@ -124,11 +125,10 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
   if (report.signal == 0 && benchmark.refusals_are_mistakes)
     throw_mistake(benchmark.command, run.records_);
   if (report.failure.empty()) report.failure = failure_of(benchmark.command, run.records_);
-  if (run.gpu_state_.empty()) run.take_gpu_state();
+  if (run.gpu_state_.empty()) run.take_gpu_state("after");
   fill_report(benchmark, run.records_, report, run.notes_,
               measure::one_line(measure::describe_machine()),
-              str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
-                  human_seconds(measure::steady_seconds() - begin)));
+              str(run.gpu_state_, "; ", human_seconds(measure::steady_seconds() - begin)));
   return report;
 }
 
