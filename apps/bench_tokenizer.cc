@@ -33,6 +33,7 @@ void add_bench_tokenizer(CLI::App& bench) {
           [](const std::string& given) { return given.empty() ? "" : CLI::ExistingFile(given); });
   command->add_option("--out", *stem, "Also write the table to STEM.txt, .md, .csv and .json");
   command->callback([options, stem] {
+    make_output_directory(std::filesystem::path(*stem).parent_path());
     if (!stem->empty()) refuse_files_of_others(*stem);
     options->program = std::filesystem::read_symlink("/proc/self/exe").string();
     options->progress = print_progress;

@@ -64,6 +64,17 @@ class BenchSingleTest(FolderTest):
         self.assertIn("no peer to compare with (there is no scripts/peers/tokenizer_peers.py)", words)
         self.assertNotIn("bootstrap", words)
 
+    def test_a_tokenizer_makes_its_directory_before_the_work(self):
+        stem = self.path / "new" / "here"
+        small = ("tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0, "--vocab-size", 300,
+                 "--repeats", 1, "--peers", "", "--out")
+        run.well(*small, stem)
+        self.assertEqual({path.name for path in stem.parent.iterdir()}, {f"here.{form}" for form in ("txt", "md", "csv", "json")})
+        (self.path / "file").write_text("mine")
+        result = run(*small, self.path / "file" / "here")
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+        self.assertNotIn("gathering", result.stderr, "refused before the work")
+
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):
         result = run.well("step", "--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16,
