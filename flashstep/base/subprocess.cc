@@ -1,8 +1,10 @@
 #include "flashstep/base/subprocess.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,6 +19,8 @@ extern char** environ;
 
 namespace flashstep {
 namespace {
+
+constexpr int kPatienceMs = 200;  // after which signals are asked for
 
 struct Pipe {
   int reading = -1, writing = -1;
@@ -192,8 +196,18 @@ bool Subprocess::write_line(const std::string& line) {
   return true;
 }
 
+std::vector<std::string> Subprocess::lines_to_end() {
+  std::vector<std::string> all = std::move(read_ahead_);
+  for (bool running = true; running;) {
+    check_interrupted("interrupted");
+    running = wait(kPatienceMs);
+    take_errors();
+    std::ranges::move(take_lines(), std::back_inserter(all));
+  }
+  return all;
+}
+
 std::optional<std::string> Subprocess::read_line() {
-  constexpr int kPatienceMs = 200;  // after which signals are asked for
   bool running = true;
   while (read_ahead_.empty()) {
     read_ahead_ = take_lines();

@@ -64,8 +64,11 @@ class Subprocess {
   void kill(int signal) const;
 
   // Waits until it prints or ends, at most so long; true while it runs. What it printed last is
-  // there when this is false.
+  // there when this is false. What it prints must be taken: else this does not wait, and it stops
+  // when its pipe is full.
   bool wait(int milliseconds);
+  // Waits until it ends; all lines that it prints until then. Interrupted as read_line().
+  std::vector<std::string> lines_to_end();
   // The whole lines that came since the last call.
   std::vector<std::string> take_lines();
   std::vector<std::string> take_errors();  // from its stderr, with Errors::kApart

@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/signals.h"
 #include "flashstep/base/subprocess.h"
 #include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
@@ -64,8 +63,7 @@ Record measure_baseline(const BenchLeaderboardOptions& options, const Leaderboar
   nlohmann::json answer;
   record.outcome = attempt([&] {
     Subprocess process({.command = command, .errors = Errors::kDropped});
-    while (process.wait(200)) check_interrupted("interrupted; the baseline was stopped");
-    for (const std::string& line : process.take_lines())
+    for (const std::string& line : process.lines_to_end())
       if (line.starts_with('{')) answer = nlohmann::json::parse(line, nullptr, false);
     if (!answer.is_object() || !answer.contains("seconds"))
       throw MachineError(str(options.baseline.back(), " ", describe_end(process.status())));

@@ -75,6 +75,13 @@ class BenchSingleTest(FolderTest):
         self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
         self.assertNotIn("gathering", result.stderr, "refused before the work")
 
+    def test_a_tokenizer_beside_a_peer_that_goes_on_talking(self):
+        peers = self.path / "peers.sh"
+        peers.write_text("echo 1.5; head -c 300000 /dev/zero | tr '\\0' '\\n'\n")
+        output = run.well("tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0, "--vocab-size",
+                          300, "--repeats", 1, "--python", "sh", "--peers", peers).stdout
+        self.assertIn("Peers: 1.5.", output)
+
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "this Python has no torch")
     def test_steps_beside_pytorch(self):
         result = run.well("step", "--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16,

@@ -137,7 +137,7 @@ class TokenizerBench {
     try {
       Subprocess process(child);
       const std::optional<std::string> line = process.read_line();
-      while (process.wait(/*milliseconds=*/100)) check_interrupted("interrupted");
+      process.lines_to_end();
       return process.status() == 0 ? line : std::nullopt;
     } catch (const MachineError&) {  // there is no such program
       return std::nullopt;
@@ -223,10 +223,7 @@ class TokenizerBench {
                                     "--threads", std::to_string(options_.threads.back()), "--out",
                                     (folder_ / "large.npy").string()},
                         .errors = Errors::kDropped});
-    while (process.wait(/*milliseconds=*/100)) {
-      process.take_lines();
-      check_interrupted("interrupted");
-    }
+    process.lines_to_end();
     if (process.status() != 0)
       throw MachineError(str("[bench tokenizer] ", options_.program, " tokenizer encode failed"));
     const double peak_mb = static_cast<double>(process.peak_resident_kib()) * 1024 / kMB;
