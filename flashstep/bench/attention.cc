@@ -215,7 +215,9 @@ const Record* our_record(const Record& of_case, const Records& all) {
   for (const char* name : {"cuda", "cpu"}) {
     if (const Record* record = all.find(of_case, name)) return record;
   }
-  return all.find([&](const Record& r) { return r.ours && r.key == of_case.key; });
+  const auto same_case = all.of_case(of_case);
+  const auto ours = std::ranges::find_if(same_case, &Record::ours);
+  return ours == same_case.end() ? nullptr : *ours;
 }
 
 bool is_row(const Record& r, const Records& all) {

@@ -73,30 +73,47 @@ const Record* Records::find(const std::function<bool(const Record&)>& chosen) co
   return found == all_.end() ? nullptr : &*found;
 }
 
-const Record* Records::find(const Record& of_case, const std::string& implementation) const {
-  return find([&](const Record& one) {
-    return one.implementation == implementation && one.key == of_case.key;
-  });
+void Records::add(Record record) {
+  cases_[record.key].push_back(all_.size());
+  all_.push_back(std::move(record));
 }
 
-const Record* Records::fastest(const Record& of_case, const std::string& series,
+std::vector<const Record*> Records::of_case(const Record& one) const {
+  std::vector<const Record*> found;
+  if (const auto places = cases_.find(one.key); places != cases_.end()) {
+    for (const size_t place : places->second) found.push_back(&all_[place]);
+  }
+  return found;
+}
+
+const Record* Records::find(const Record& one, const std::string& implementation) const {
+  for (const Record* record : of_case(one)) {
+    if (record->implementation == implementation) return record;
+  }
+  return nullptr;
+}
+
+const Record* Records::fastest(const Record& one, const std::string& series,
                                const std::function<bool(const Record&)>& chosen) const {
   const Record* best = nullptr;
-  for (const Record& record : all_) {
-    if (record.key != of_case.key || !record.has(series) || !chosen(record)) continue;
-    if (best == nullptr || record.median(series) < best->median(series)) best = &record;
+  for (const Record* record : of_case(one)) {
+    if (!record->has(series) || !chosen(*record)) continue;
+    if (best == nullptr || record->median(series) < best->median(series)) best = record;
   }
   return best;
 }
 
 Records Records::where(const std::function<bool(const Record&)>& chosen) const {
   Records part;
-  std::copy_if(all_.begin(), all_.end(), std::back_inserter(part.all_), chosen);
+  for (const Record& record : all_) {
+    if (chosen(record)) part.add(record);
+  }
   return part;
 }
 
 bool Records::is_first_of_case(const Record& one) const {
-  return find([&](const Record& other) { return other.key == one.key; }) == &one;
+  const auto same = of_case(one);
+  return !same.empty() && same.front() == &one;
 }
 
 std::vector<const Record*> Records::cases() const {

@@ -94,22 +94,26 @@ struct Record {
 class Records {
  public:
   Records() = default;
-  Records(std::vector<Record> all) : all_(std::move(all)) {}
+  Records(std::vector<Record> all) {
+    for (Record& record : all) add(std::move(record));
+  }
 
   const std::vector<Record>& all() const { return all_; }
-  std::vector<Record>& all() { return all_; }
+  std::vector<Record>& all() { return all_; }  // their keys and their order stay
   bool empty() const { return all_.empty(); }
   auto begin() const { return all_.begin(); }
   auto end() const { return all_.end(); }
-  void add(Record record) { all_.push_back(std::move(record)); }
+  void add(Record record);
 
   // The first one that `chosen` takes; null without one.
   const Record* find(const std::function<bool(const Record&)>& chosen) const;
+  // Those of one case, found without a look at the others.
+  std::vector<const Record*> of_case(const Record& one) const;
   // The same case by this implementation.
-  const Record* find(const Record& of_case, const std::string& implementation) const;
+  const Record* find(const Record& one, const std::string& implementation) const;
   // Of those of the same case that `chosen` takes and that have the series, the one of the smallest
   // median; null without one.
-  const Record* fastest(const Record& of_case, const std::string& series,
+  const Record* fastest(const Record& one, const std::string& series,
                         const std::function<bool(const Record&)>& chosen) const;
   Records where(const std::function<bool(const Record&)>& chosen) const;
   bool is_first_of_case(const Record& one) const;  // one of these very records
@@ -123,6 +127,7 @@ class Records {
 
  private:
   std::vector<Record> all_;
+  std::map<Fields, std::vector<size_t>> cases_;  // places in `all_`
 };
 
 // For nlohmann's conversions; and as one line of ASCII.

@@ -61,6 +61,9 @@ TEST(Records, FindWithinTheCase) {
   EXPECT_EQ(records.find(records.all()[2], "nobody"), nullptr);
   EXPECT_EQ(records.fastest(records.all()[3], "step", [](const Record&) { return true; }),
             &records.all()[2]);
+  EXPECT_EQ(records.of_case(records.all()[1]),
+            (std::vector<const Record*>{&records.all()[0], &records.all()[1]}));
+  EXPECT_TRUE(records.of_case(record_of(256, "none", {})).empty());
   EXPECT_EQ(records.cases().size(), 2u);
   EXPECT_TRUE(records.is_first_of_case(records.all()[2]));
   EXPECT_FALSE(records.is_first_of_case(records.all()[3]));

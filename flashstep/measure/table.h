@@ -63,6 +63,7 @@ class Cell {
   double number() const;  // NaN where it is none
   bool is_text() const { return std::holds_alternative<std::string>(value_); }
   bool operator==(const Cell&) const = default;  // NaN differs from itself, as everywhere
+  auto operator<=>(const Cell&) const = default;
 
  private:
   Value value_;
