@@ -139,10 +139,12 @@ void read(const OrderedJson& json, auto& value) {
     require(found != std::end(names), "\"", name, "\" is unknown");
     value = static_cast<Value>(found - std::begin(names));
   } else if constexpr (std::is_same_v<Value, double>) {
-    if (json.is_string())
-      value = json.get<std::string>() == "inf" ? INFINITY : -INFINITY;
-    else
-      value = json.is_null() ? NAN : json.get<double>();
+    require(json.is_number() || json.is_null() || json == "inf" || json == "-inf",
+            "expected a number, got ", json.dump());
+    value = json.is_number() ? json.get<double>()
+            : json.is_null() ? NAN
+            : json == "inf"  ? INFINITY
+                             : -INFINITY;
   } else if constexpr (requires(Reader r) { describe(r, value); }) {
     Reader reader{json};
     describe(reader, value);

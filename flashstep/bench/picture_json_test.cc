@@ -93,6 +93,20 @@ TEST(PictureJson, RefusesWhatIsNoPicture) {
   for (const std::string& bad :
        {std::string(), std::string("[]"), std::string("{\"name\": \"x\"}"),
         good.substr(0, good.size() / 2), std::string("{\"name\": \"x\", \"picture\": \"film\"}"),
+TEST(PictureJson, NumbersHaveOnlyTwoWords) {
+  const auto from = [](const std::string& value) {
+    return picture_from_json(str(R"({"name": "x", "picture": "heat map", "title": "",)",
+                                 R"( "subtitle": "", "footnote": "", "x_label": "",)",
+                                 R"( "y_label": "", "columns": ["1"], "rows": ["1"],)",
+                                 R"( "labels": [], "width": 720, "values": [)", value, "]}"),
+                             "file.json");
+  };
+  EXPECT_EQ(std::get<measure::HeatMap>(from("\"-inf\"").picture).values.at(0), -INFINITY);
+  EXPECT_EQ(std::get<measure::HeatMap>(from("\"inf\"").picture).values.at(0), INFINITY);
+  for (const char* text : {"\"\"", "\"nan\"", "\"12\"", "true"})
+    EXPECT_THROW(from(text), UserError) << text;
+}
+
         std::string(100'000, '[')}) {
     EXPECT_THROW(picture_from_json(bad, "file.json"), UserError) << bad.substr(0, 60);
   }
