@@ -71,6 +71,10 @@ std::vector<NamedPicture> attention_pictures(const std::string& preset, const Re
 // "backward"; facts in bytes of tensors beyond the inputs (on a GPU and a CPU; not of another
 // process): "forward peak", "before backward", "backward peak", "after backward".
 BenchReport bench_attention_grid(const BenchAttentionOptions& options);
+// A record an implementation.
+std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
+                                      const std::vector<AttentionCandidate>& implementations,
+                                      int64_t passes);
 
 // Of the first cell of naive that was out of memory: which matrices it needed, from what the
 // largest one that fitted held. `memory_bytes`: of the device. Empty where all fitted.

@@ -27,28 +27,35 @@ constexpr int64_t kWarmup = 3;
 constexpr double kCpuSeconds = 10;  // of one cell
 constexpr uint64_t kGridSeed = 1;
 
-// Seconds of `wanted` calls, each waited for, after some that warm up; fewer on a CPU.
-std::vector<double> seconds_of(const std::function<void()>& call, const at::Device& device,
+// Seconds of each of so many calls, after some that are not timed.
+using SecondsOfCalls = std::function<std::vector<double>(int64_t warmup, int64_t calls)>;
+
+// Of `wanted` calls, after some that warm up; fewer on a CPU.
+std::vector<double> seconds_of(const SecondsOfCalls& calls, const at::Device& device,
                                int64_t wanted) {
-  const auto timed = [&] {
-    check_interrupted("interrupted");
-    synchronize(device);
-    const double start = measure::steady_seconds();
-    call();
-    synchronize(device);
-    return measure::steady_seconds() - start;
-  };
-  const double first = timed();
+  const std::vector<double> first = calls(0, 1);
   int64_t passes = wanted;
   if (device.is_cpu()) {
-    const auto affordable = static_cast<int64_t>(std::min(kCpuSeconds / 2 / first, 1e6));
+    const auto affordable = static_cast<int64_t>(std::min(kCpuSeconds / 2 / first.at(0), 1e6));
     passes = std::min(wanted, std::max<int64_t>(affordable, 1));
   }
-  if (passes == 1) return {first};
-  for (int64_t i = 1; i < kWarmup; ++i) timed();
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < passes; ++i) seconds.push_back(timed());
-  return seconds;
+  return passes == 1 ? first : calls(kWarmup - 1, passes);
+}
+
+// Of calls that are each waited for.
+SecondsOfCalls waiting_for(const std::function<void()>& call, const at::Device& device) {
+  return [=](int64_t warmup, int64_t calls) {
+    std::vector<double> seconds;
+    for (int64_t i = 0; i < warmup + calls; ++i) {
+      check_interrupted("interrupted");
+      synchronize(device);
+      const double start = measure::steady_seconds();
+      call();
+      synchronize(device);
+      if (i >= warmup) seconds.push_back(measure::steady_seconds() - start);
+    }
+    return seconds;
+  };
 }
 
 // Bytes of tensors on a device, from here on.
@@ -97,31 +104,39 @@ int64_t wrong_elements(const AttentionReference& reference, const AttentionOutco
 }
 
 void time_tensors(Record& record, const AttentionCandidate& implementation,
-                  const AttentionRound& round, int64_t iterations) {
+                  const AttentionRound& round, int64_t passes) {
   const AttentionForward forward = implementation.function(round);
   const AttentionInputs inputs = leaves_of(round.inputs[0], implementation.ours);
   outcome_of(forward, inputs, true);  // workspaces and handles are made here, not weighed below
   record.facts["wrong"] =
       wrong_elements(*round.reference, weigh(record, forward, inputs, round.device));
+  const auto time = [&](const char* pass, const std::function<void()>& call) {
+    record.samples[pass] = seconds_of(waiting_for(call, round.device), round.device, passes);
+  };
   const auto call = [&] { return forward(inputs.q, inputs.k, inputs.v); };
-  record.samples["forward"] = seconds_of([&] { call(); }, round.device, iterations);
+  time("forward", [&] { call(); });
   const at::Tensor out = call();
-  record.samples["backward"] = seconds_of([&] { gradients_of(out, inputs, /*retain_graph=*/true); },
-                                          round.device, iterations);
+  time("backward", [&] { gradients_of(out, inputs, /*retain_graph=*/true); });
 }
 
 // A process of its own: its memory is not seen.
 void time_process(Record& record, const AttentionCandidate& implementation,
-                  const AttentionRound& round, int64_t iterations) {
+                  const AttentionRound& round, int64_t passes) {
   const auto made = implementation.make(round);
   record.facts["wrong"] = wrong_elements(*round.reference, made->outcome(true));
-  record.samples["forward"] = made->turn("forward", kWarmup, iterations, 1);
-  record.samples["backward"] = made->turn("backward", kWarmup, iterations, 1);
+  for (const char* pass : {"forward", "backward"}) {
+    const auto calls = [&](int64_t warmup, int64_t count) {
+      return made->turn(pass, warmup, count, 1);
+    };
+    record.samples[pass] = seconds_of(calls, round.device, passes);
+  }
 }
+
+}  // namespace
 
 std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
                                       const std::vector<AttentionCandidate>& implementations,
-                                      int64_t iterations) {
+                                      int64_t passes) {
   AttentionRound round{.c = c, .device = device, .seed = kGridSeed};
   const Outcome prepared = attempt([&] {
     round.inputs = {random_inputs(c, device, kGridSeed)};
@@ -138,7 +153,7 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
     record.outcome =
         prepared.measured() ? attempt([&] {
           const auto work = implementation.function ? time_tensors : time_process;
-          work(record, implementation, round, iterations);
+          work(record, implementation, round, passes);
         })
                             : Outcome{prepared.status, "no reference: " + prepared.why};
     if (record.outcome.measured())
@@ -153,6 +168,8 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
   }
   return records;
 }
+
+namespace {
 
 // ---- Tables, sentences, pictures
 

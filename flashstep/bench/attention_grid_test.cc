@@ -59,5 +59,36 @@ TEST(BenchAttentionGrid, MeasuresPasses) {
   EXPECT_THROW(bench_attention(options), UserError);
 }
 
+// A process whose calls take two seconds each.
+class Slow : public AttentionImplementation {
+ public:
+  Slow(const AttentionRound& round, int64_t& calls)
+      : AttentionImplementation(round), calls_(calls) {}
+  AttentionOutcome outcome(bool) override {
+    const at::Tensor none = at::zeros_like(round_.inputs[0].q);
+    return {none, none, none, none};
+  }
+  std::vector<double> turn(const std::string&, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    calls_ += warmup + samples * calls;
+    return std::vector<double>(static_cast<size_t>(samples), 2);
+  }
+
+ private:
+  int64_t& calls_;
+};
+
+TEST(BenchAttentionGrid, ACellOfACpuHasItsSecondsInAnotherProcessToo) {
+  int64_t calls = 0;
+  const AttentionCandidate slow = {
+      "slow", false,
+      [&](const AttentionRound& round) { return std::make_unique<Slow>(round, calls); }, nullptr};
+  const auto records =
+      measure_grid_case({"fp32", 1, 0, 16, 16, 8, false}, at::kCPU, {slow}, /*passes=*/100);
+  EXPECT_EQ(records[0].outcome.sentence(), "");
+  EXPECT_EQ(records[0].series("forward").size(), 2U);  // 5 seconds for each pass, beside warm-up
+  EXPECT_LE(calls, 2 * 5);
+}
+
 }  // namespace
 }  // namespace flashstep::tools
