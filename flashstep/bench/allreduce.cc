@@ -123,8 +123,8 @@ measure::Plot lines_over_sizes(const Records& records, const ValueOf& value) {
                                series.color = static_cast<int>(at - colors.begin());
                                series.dashed = !first.ours;
                              });
-  plot.x = {"MB", measure::Scale::kLog, {}};
-  plot.y = {"GB/s", measure::Scale::kLog, {}};
+  plot.x = {"MB", measure::Scale::kLog};
+  plot.y = {"GB/s", measure::Scale::kLog};
   return plot;
 }
 

@@ -238,8 +238,8 @@ std::vector<NamedPicture> grid_pictures(const Records& records) {
     if (plot.series.empty()) return;
     if (failed != nullptr)
       plot.references = {{failed->number("N"), "naive: out of memory", /*vertical=*/true}};
-    plot.x = {"seq_len", measure::Scale::kLog2, {}};
-    plot.y = {unit, measure::Scale::kLog, {}};
+    plot.x = {"seq_len", measure::Scale::kLog2};
+    plot.y = {unit, measure::Scale::kLog};
     pictures.push_back(
         named_picture(stem, std::move(plot), title,
                       str("batch ", drawn.all().front().number("B"), ", no heads, head_dim ", d)));

@@ -54,13 +54,13 @@ measure::Plot curves(const Records& records, const ValueOf& x, const char* x_lab
   measure::Plot plot =
       lines(records, implementation_of, x, y,
             [](measure::Series& series, const Record& first) { series.dashed = !first.ours; });
-  plot.x = {x_label, measure::Scale::kLog2, {}};
+  plot.x = {x_label, measure::Scale::kLog2};
   plot.y = y_axis;
   return plot;
 }
 
 const ValueOf kMilliseconds = median_of("seconds", 1e3);
-const measure::Axis kTimeAxis = {"ms a call", measure::Scale::kLog, {}};
+const measure::Axis kTimeAxis = {"ms a call", measure::Scale::kLog};
 
 // Time and rate against N, at head dim 64 or the largest there is.
 void add_curves(const PictureGroup& group) {
@@ -73,7 +73,7 @@ void add_curves(const PictureGroup& group) {
   const std::string more = str(", head_dim ", d, "; dashed: baselines");
   group.add("time", curves(drawn, length_of, "seq_len", kMilliseconds, kTimeAxis),
             "Attention: time", more);
-  group.add("rate", curves(drawn, length_of, "seq_len", tflops_of, {"TFLOP/s", {}, {}}),
+  group.add("rate", curves(drawn, length_of, "seq_len", tflops_of, {"TFLOP/s"}),
             "Attention: rate", more);
 }
 
@@ -93,7 +93,7 @@ void add_heat_map(const PictureGroup& group) {
 // Bars of time, grouped by (N, M).
 void add_bars(const PictureGroup& group) {
   measure::Plot plot = bars(group.records, pair_name, implementation_of, kMilliseconds);
-  plot.y = {"ms a call", {}, {}};
+  plot.y.label = "ms a call";
   plot.width = 1080;
   group.add("bars", std::move(plot), "Attention: time by queries : keys");
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <type_traits>
 
 #include <nlohmann/json.hpp>
@@ -26,17 +25,13 @@ concept Is = std::is_same_v<std::remove_const_t<T>, Kind>;
 
 // ---- The fields of each kind, in the order of the file, for both ways
 
-void describe(auto& f, Is<measure::Interval> auto& interval) {
-  f.element(0, interval.low);
-  f.element(1, interval.high);
-}
 void describe(auto& f, Is<measure::Axis> auto& axis) {
-  f("label", axis.label), f("scale", axis.scale), f("limits", axis.limits);
+  f("label", axis.label), f("scale", axis.scale);
 }
 void describe(auto& f, Is<Series> auto& s) {
-  f("name", s.name), f("kind", s.kind), f("x", s.x), f("y", s.y), f("low", s.low);
-  f("high", s.high), f("labels", s.labels), f("color", s.color), f("faint", s.faint);
-  f("dashed", s.dashed);
+  f("name", s.name), f("kind", s.kind), f("x", s.x), f("y", s.y);
+  f.former("low"), f.former("high");
+  f("labels", s.labels), f("color", s.color), f("faint", s.faint), f("dashed", s.dashed);
 }
 void describe(auto& f, Is<measure::Reference> auto& line) {
   f("value", line.value), f("label", line.label), f("vertical", line.vertical);
@@ -59,7 +54,7 @@ void describe(auto& f, Is<measure::Plot> auto& plot) {
 void describe(auto& f, Is<measure::HeatMap> auto& map) {
   describe_heading(f, map);
   f("x_label", map.x_label), f("y_label", map.y_label), f("columns", map.columns);
-  f("rows", map.rows), f("values", map.values), f("labels", map.labels);
+  f("rows", map.rows), f("values", map.values), f.former("labels");
 }
 void describe(auto& f, Is<measure::LaneChart> auto& chart) {
   describe_heading(f, chart);
@@ -74,10 +69,8 @@ struct Writer {
   OrderedJson json;
 
   void operator()(const char* name, const auto& value) { json[name] = json_of(value); }
-  void operator()(const char* name, const std::optional<measure::Interval>& value) {
-    if (value) json[name] = json_of(*value);
-  }
-  void element(size_t, double value) { json.push_back(json_of(value)); }
+  // A list that always was empty: older programs look for it.
+  void former(const char* name) { json[name] = OrderedJson::array(); }
   void spans(const std::vector<measure::Span>& spans) {
     std::vector<double> begins, ends;
     for (const auto& span : spans) begins.push_back(span.begin), ends.push_back(span.end);
@@ -116,10 +109,7 @@ struct Reader {
   const OrderedJson& json;
 
   void operator()(const char* name, auto& value) { read(json.at(name), value); }
-  void operator()(const char* name, std::optional<measure::Interval>& value) {
-    if (json.contains(name)) read(json.at(name), value.emplace());
-  }
-  void element(size_t i, double& value) { read(json.at(i), value); }
+  void former(const char*) {}
   void spans(std::vector<measure::Span>& spans) {
     std::vector<double> begins, ends;
     (*this)("begin", begins);

@@ -31,9 +31,6 @@ void check(const HeatMap& map) {
   const size_t fields = map.columns.size() * map.rows.size();
   require(map.values.size() == fields, "[heat map] expected a value for each of the ", fields,
           " fields, got ", map.values.size());
-  require(map.labels.empty() || map.labels.size() == fields,
-          "[heat map] expected a label for each of the ", fields, " fields, got ",
-          map.labels.size());
 }
 
 double row_names_width(const HeatMap& map) {
@@ -49,8 +46,8 @@ void draw_field(SvgWriter& svg, const HeatMap& map, size_t index, double left, d
   svg.rect(left, top, width, kRowHeight,
            str("fill=\"", drawn ? ratio_color(value) : "#f4f4f4",
                "\" stroke=\"#ffffff\" stroke-width=\"1.5\""));
-  std::string label = index < map.labels.size() ? map.labels[index] : "";
-  if (label.empty() && drawn) label = display(value, {NumberFormat::Style::kSignificant, 3});
+  const std::string label =
+      drawn ? display(value, {NumberFormat::Style::kSignificant, 3}) : std::string();
   const bool dark = drawn && std::abs(strength(value)) > 0.6;  // white is read better there
   svg.text(left + width / 2, top + kRowHeight / 2 + kFieldSize * kBaseline,
            fit_text(label, kFieldSize, width - 4, Cut::kEnd),

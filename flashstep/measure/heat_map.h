@@ -15,16 +15,14 @@ struct HeatMap {
   std::vector<std::string> columns, rows;
   // Ratios, row by row; what is no positive number is an empty field.
   std::vector<double> values;
-  std::vector<std::string> labels = {};  // in each field ("OOM"); empty: the value
-  double width = 720;                    // pixels; every row adds to the height
+  double width = 720;  // pixels; every row adds to the height
 };
 
 // The colour of a ratio, "#rrggbb". Equal factors up and down are equally strong; a factor of four
 // is the strongest.
 std::string ratio_color(double ratio);
 
-// The picture as an SVG document. UserError unless there is a value (and a label, if any) for each
-// field.
+// The picture as an SVG document. UserError unless there is a value for each field.
 std::string to_svg(const HeatMap& map);
 
 }  // namespace flashstep::measure

@@ -27,8 +27,6 @@ void check(const Plot& plot) {
             "\", got ", s.x.size(), " and ", s.y.size());
     require(!bars || s.y.size() == plot.categories.size(), "[plot] expected a bar for each of the ",
             plot.categories.size(), " categories in \"", s.name, "\", got ", s.y.size());
-    require(s.low.size() == s.high.size() && (s.low.empty() || s.low.size() == s.y.size()),
-            "[plot] expected low and high for each y in \"", s.name, "\"");
   }
 }
 

@@ -1,4 +1,4 @@
-// Pictures of measurements: lines with bands, points, grouped bars; linear and logarithmic axes.
+// Pictures of measurements: lines, points, grouped bars; linear and logarithmic axes.
 // Our own SVG: self-contained, text stays text, colours that colour-blind people tell apart (Okabe
 // and Ito), and nothing in it that is not finite, whatever the data hold.
 #pragma once
@@ -22,8 +22,6 @@ struct Series {
   // Points (x[i], y[i]). What is not drawable (NaN, infinity, not positive on a logarithmic axis)
   // is a gap. Bars stand at plot.categories[i] and need no x.
   std::vector<double> x = {}, y = {};
-  // Around y, or empty: a band along a line, error bars at points and bars.
-  std::vector<double> low = {}, high = {};
   std::vector<std::string> labels = {};  // bars: what stands above each ("OOM"); empty: its value
   int color = kNextColor;
   bool faint = false;  // raw data behind their smoothed line
@@ -40,7 +38,6 @@ struct Reference {
 struct Axis {
   std::string label;
   Scale scale = Scale::kLinear;
-  std::optional<Interval> limits;  // otherwise around the data
 };
 
 struct Plot {
@@ -55,7 +52,7 @@ struct Plot {
 };
 
 // The picture as an SVG document. Lines of any length become at most four points a pixel column,
-// their extremes kept. UserError where x and y (or low and high) differ in length.
+// their extremes kept. UserError where x and y differ in length.
 std::string to_svg(const Plot& plot);
 
 struct WrittenPlot {

@@ -23,17 +23,10 @@ std::vector<double> all_x(const Plot& plot) {
 
 std::vector<double> all_y(const Plot& plot) {
   std::vector<double> values;
-  for (const Series& s : plot.series)
-    for (const auto* some : {&s.y, &s.low, &s.high})
-      values.insert(values.end(), some->begin(), some->end());
+  for (const Series& s : plot.series) values.insert(values.end(), s.y.begin(), s.y.end());
   for (const Reference& r : plot.references)
     if (!r.vertical) values.push_back(r.value);
   return values;
-}
-
-bool valid(const Interval& interval, Scale scale) {
-  return drawable(interval.low, scale) && drawable(interval.high, scale) &&
-         interval.low < interval.high;
 }
 
 // Bars are lengths: the axis is linear, contains 0 and, if no bar is negative, begins there.
@@ -91,8 +84,6 @@ void choose_intervals(const Plot& plot, Frame& frame) {
   if (frame.whole_x && frame.x_scale == Scale::kLinear && frame.x.high - frame.x.low < 1)
     frame.x = {std::floor(frame.x.low), std::ceil(frame.x.high)};
   frame.y = bars ? bar_interval(y) : interval_around(y, frame.y_scale, 0.05);
-  if (plot.x.limits && valid(*plot.x.limits, frame.x_scale)) frame.x = *plot.x.limits;
-  if (plot.y.limits && valid(*plot.y.limits, frame.y_scale)) frame.y = *plot.y.limits;
 }
 
 double widest_label(const std::vector<Tick>& ticks) {

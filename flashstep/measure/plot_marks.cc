@@ -1,4 +1,4 @@
-// What stands inside the frame of a plot: lines, bands, points, bars, reference lines.
+// What stands inside the frame of a plot: lines, points, bars, reference lines.
 #include <algorithm>
 #include <cmath>
 #include <unordered_set>
@@ -60,45 +60,13 @@ std::vector<Point> thinned(const std::vector<Point>& run) {
   return out;
 }
 
-std::string path_of(const std::vector<Point>& run, bool continued = false) {
+std::string path_of(const std::vector<Point>& run) {
   std::string data;
   for (const Point& point : run) {
-    data += data.empty() && !continued ? "M" : "L";
+    data += data.empty() ? "M" : "L";
     data += svg_number(point.x) + " " + svg_number(point.y);
   }
   return data;
-}
-
-std::vector<Point> thinned_edge(const Series& s, const std::vector<double>& edge,
-                                const Frame& frame, size_t begin, size_t end) {
-  std::vector<Point> run;
-  for (size_t i = begin; i < end; ++i) run.push_back({frame.x_at(s.x[i]), frame.y_at(edge[i])});
-  return thinned(run);
-}
-
-void draw_band(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen) {
-  const auto usable = [&](size_t i) {
-    return drawable(s.x[i], frame.x_scale) && drawable(s.low[i], frame.y_scale) &&
-           drawable(s.high[i], frame.y_scale);
-  };
-  for (size_t begin = 0; begin < s.low.size();) {
-    size_t end = begin;
-    while (end < s.low.size() && usable(end)) ++end;
-    if (end - begin >= 2) {
-      std::vector<Point> lower = thinned_edge(s, s.low, frame, begin, end);
-      std::reverse(lower.begin(), lower.end());
-      svg.path(path_of(thinned_edge(s, s.high, frame, begin, end)) + path_of(lower, true) + "Z",
-               filled(pen, 0.18));
-    }
-    begin = std::max(end, begin + 1);
-  }
-}
-
-void draw_error_bar(SvgWriter& svg, double x, double low, double high, const std::string& style) {
-  svg.path(
-      str("M", svg_number(x), " ", svg_number(low), "V", svg_number(high), "M", svg_number(x - 3),
-          " ", svg_number(low), "h6M", svg_number(x - 3), " ", svg_number(high), "h6"),
-      style);
 }
 
 // How many of the later lines lie on all of this one: it is drawn wider, so that they do not hide
@@ -126,11 +94,6 @@ void draw_points(SvgWriter& svg, const Series& s, const Frame& frame, const Pen&
     const double x = frame.x_at(s.x[i]), y = frame.y_at(s.y[i]);
     const int64_t pixel = std::llround(x) * (1 << 20) + std::llround(y);
     if (!seen.insert(pixel).second) continue;
-    const bool bars = s.kind == Series::Kind::kPoints;  // a line has its band
-    if (bars && i < s.low.size() && drawable(s.low[i], frame.y_scale) &&
-        drawable(s.high[i], frame.y_scale))
-      draw_error_bar(svg, x, frame.y_at(s.low[i]), frame.y_at(s.high[i]),
-                     stroke({pen.color, ""}, 1.2));
     svg.circle(x, y, radius,
                filled(pen, s.faint ? 0.35 : 1) + " stroke=\"#ffffff\" stroke-width=\"0.8\"");
   }
@@ -138,7 +101,6 @@ void draw_points(SvgWriter& svg, const Series& s, const Frame& frame, const Pen&
 
 void draw_line(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen,
                int lines_above) {
-  if (!s.low.empty()) draw_band(svg, s, frame, pen);
   for (const auto& run : runs_of(s, frame)) {
     // A single point between gaps has no length: it shows as a dot.
     if (run.size() == 1)
@@ -172,12 +134,6 @@ void draw_bars(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& p
                bar_style(pen));
       top = std::min(y, base);
       if (label.empty()) label = display(s.y[at], {NumberFormat::Style::kSignificant, 3});
-    }
-    if (at < s.low.size() && drawable(s.low[at], frame.y_scale) &&
-        drawable(s.high[at], frame.y_scale)) {
-      draw_error_bar(svg, center, frame.y_at(s.low[at]), frame.y_at(s.high[at]),
-                     stroke({"#333333", ""}, 1.2));
-      top = std::min(top, frame.y_at(s.high[at]));
     }
     const double size = 10.5;
     if (text_width(label, size) <= place.width + 4)

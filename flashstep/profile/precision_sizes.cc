@@ -181,8 +181,8 @@ std::vector<NamedPicture> gain_picture(const Records& records, const std::string
   measure::Plot plot = lines(points, implementation_of, number("parameters"), number("gain"));
   plot.title = "bf16 (autocast) beside fp32";
   plot.subtitle = what;
-  plot.x = {.label = "parameters", .scale = measure::Scale::kLog, .limits = {}};
-  plot.y = {.label = "fp32's time over bf16's", .scale = {}, .limits = {}};
+  plot.x = {.label = "parameters", .scale = measure::Scale::kLog};
+  plot.y.label = "fp32's time over bf16's";
   plot.references = {{1, "as fast", false}};
   return {{"gain", plot}};
 }

@@ -71,7 +71,7 @@ void choose_scale(measure::Plot& plot) {
     }
   }
   if (plot.y.scale == measure::Scale::kLinear && most / least > kDecades)
-    plot.y = {plot.y.label, measure::Scale::kLog, std::nullopt};
+    plot.y.scale = measure::Scale::kLog;
 }
 
 namespace fs = std::filesystem;
