@@ -1,11 +1,21 @@
 #include "flashstep/measure/clock.h"
 
 #include <chrono>
+#include <ctime>
 
 namespace flashstep::measure {
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string utc_now(const char* format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  gmtime_r(&now, &parts);
+  char text[64];
+  std::strftime(text, sizeof text, format, &parts);
+  return text;
 }
 
 std::vector<double> time_calls(const std::function<void()>& work, const TimingOptions& options) {

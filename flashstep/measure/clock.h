@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace flashstep::measure {
@@ -9,18 +10,8 @@ namespace flashstep::measure {
 // Seconds since an arbitrary start; never goes back (CLOCK_MONOTONIC).
 double steady_seconds();
 
-// Adds the seconds of its life to `total_seconds`.
-class ScopedTimer {
- public:
-  explicit ScopedTimer(double& total_seconds) : total_(total_seconds), start_(steady_seconds()) {}
-  ~ScopedTimer() { total_ += steady_seconds() - start_; }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
-
- private:
-  double& total_;
-  double start_;
-};
+// As strftime() writes it: "%Y-%m-%d %H:%M UTC".
+std::string utc_now(const char* format);
 
 struct TimingOptions {
   int warmup = 2;            // calls that are not recorded

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
 #include "flashstep/measure/data_sheet.h"
 #include "flashstep/measure/others_cpu.h"
 #include "flashstep/measure/stats.h"
@@ -57,15 +57,6 @@ std::optional<Limits> read_cache(const Machine& machine, const std::string& devi
   } catch (const std::exception&) {
     return std::nullopt;
   }
-}
-
-std::string now_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
-  return text;
 }
 
 // Do other programs keep too many cores (on a small machine: one) busy right now? The running
@@ -122,7 +113,8 @@ Limits machine_limits(const Machine& machine, const std::string& device, bool fo
           "[limits] expected a GPU for device cuda, got none");
   if (!force)
     if (auto cached = read_cache(machine, device)) return *cached;
-  Limits limits{.measured_at = now_utc(), .busy = machine_is_busy(machine.cores)};
+  Limits limits{.measured_at = utc_now("%Y-%m-%d %H:%M UTC"),
+                .busy = machine_is_busy(machine.cores)};
   const CpuOfOthers others;  // they may begin at any moment
   limits.limits = measure_limits(device);
   limits.busy = limits.busy || others.share() > kMostOfOthers;

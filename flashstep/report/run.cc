@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <ctime>
 #include <optional>
 
 #include "flashstep/base/signals.h"
@@ -19,15 +18,6 @@ namespace fs = std::filesystem;
 constexpr double kClockSeconds = 1;  // between two looks at the clocks
 // A measurement that takes longer than expected stands still shortly before its end.
 constexpr double kAlmost = 0.95;
-
-std::string time_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc);
-  return text;
-}
 
 // "@DATA/x" -> "DIRECTORY/data/x"
 std::vector<std::string> in_place(std::vector<std::string> words, const fs::path& directory) {
@@ -183,7 +173,7 @@ class Session {
                    options_.machine.driver_version,
                    describe(options_.version),
                    clocks_,
-                   time_now(),
+                   measure::utc_now("%Y-%m-%d %H:%M:%S UTC"),
                    measure::steady_seconds() - begin};
     return result;
   }
