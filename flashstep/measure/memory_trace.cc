@@ -140,17 +140,6 @@ std::vector<MemoryMoment> timeline(const MemoryTrace& trace, EventRange window, 
   return moments;
 }
 
-std::vector<uint32_t> alive_after(const MemoryTrace& trace, uint32_t event) {
-  std::vector<uint32_t> alive;
-  for (uint32_t i = 0; i < trace.allocations.size(); ++i) {
-    const Allocation& a = trace.allocations[i];
-    const bool has_begun = was_before(a) || (event != kNoEvent && a.begin <= event);
-    const bool has_ended = event != kNoEvent && a.end <= event;  // kNoEvent is the largest
-    if (has_begun && !has_ended) alive.push_back(i);
-  }
-  return alive;
-}
-
 void conclude_kinds(MemoryTrace& trace) {
   std::vector<const MemoryRange*> passes, steps;  // in order; they do not overlap
   for (const MemoryRange& range : trace.ranges) {

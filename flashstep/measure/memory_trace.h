@@ -98,9 +98,6 @@ MemoryMoment peak(const MemoryTrace& trace, EventRange window);
 // greatest and the last, so that no peak is lost; the first is before().
 std::vector<MemoryMoment> timeline(const MemoryTrace& trace, EventRange window, int columns);
 
-// The allocations that were there after the event (kNoEvent: at the beginning), by index.
-std::vector<uint32_t> alive_after(const MemoryTrace& trace, uint32_t event);
-
 // Gives a kind to each allocation without a label, as MemoryKind says. Passes are the ranges whose
 // last name is "forward", "backward" or "optimizer".
 void conclude_kinds(MemoryTrace& trace);

@@ -27,10 +27,8 @@ class PickleWriter {
  public:
   PickleWriter();
 
-  void none();
   void boolean(bool value);
   void integer(int64_t value);
-  void real(double value);
   void text(std::string_view value);  // equal texts are written once
   void begin_list();
   void begin_dict();  // then keys and values in turn

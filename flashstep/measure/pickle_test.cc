@@ -32,15 +32,10 @@ std::string small_pickle() {
   pickle.begin_list();
   for (const int64_t number : kNumbers) pickle.integer(number);
   pickle.end();
-  pickle.text("reals");
-  pickle.begin_list();
-  for (const double real : {0.5, -1e300, 0.1}) pickle.real(real);
-  pickle.end();
   pickle.text("again");
   pickle.begin_list();
   pickle.begin_list();
   pickle.text("numbers");  // equal texts are one
-  pickle.none();
   pickle.boolean(true);
   pickle.end();
   const uint32_t list = pickle.remember();
@@ -56,7 +51,6 @@ TEST(Pickle, ReadsWhatWasWritten) {
   const auto& numbers = pickle.list(pickle.at(pickle.root(), "numbers"));
   ASSERT_EQ(numbers.size(), std::size(kNumbers));
   for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(Pickle::integer(numbers[i]), kNumbers[i]);
-  EXPECT_EQ(pickle.list(pickle.at(pickle.root(), "reals"))[2].real, 0.1);
   const auto& again = pickle.list(pickle.at(pickle.root(), "again"));
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[0].index, again[1].index) << "the same object twice";
@@ -79,10 +73,12 @@ TEST(Pickle, ListsLongerThanABatch) {
 TEST(Pickle, BatchesAreAThousand) {
   PickleWriter pickle;
   pickle.begin_list();
-  for (int i = 0; i < 2001; ++i) pickle.none();
+  for (int i = 0; i < 2001; ++i) pickle.boolean(true);
   pickle.end();
-  const std::string thousand(1000, 'N');
-  EXPECT_EQ(pickle.take(), "\x80\x02](" + thousand + "e(" + thousand + "e(Ne.");
+  const std::string thousand(1000, '\x88');
+  EXPECT_EQ(pickle.take(), "\x80\x02](" + thousand + "e(" + thousand +
+                               "e(\x88"
+                               "e.");
 }
 
 // pickle.dumps({"a": [1, (2, 3), None], "b": 2.5}, protocol=4) of CPython 3.11.

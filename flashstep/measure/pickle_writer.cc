@@ -1,5 +1,3 @@
-#include <bit>
-
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/pickle.h"
@@ -30,11 +28,6 @@ void PickleWriter::begin_value() {
   ++container.values;
 }
 
-void PickleWriter::none() {
-  begin_value();
-  bytes_ += 'N';
-}
-
 void PickleWriter::boolean(bool value) {
   begin_value();
   bytes_ += static_cast<char>(value ? 0x88 : 0x89);
@@ -53,13 +46,6 @@ void PickleWriter::integer(int64_t value) {
     number(8, 1);
     number(static_cast<uint64_t>(value), 8);
   }
-}
-
-void PickleWriter::real(double value) {
-  begin_value();
-  bytes_ += 'G';  // big-endian
-  const auto bits = std::bit_cast<uint64_t>(value);
-  for (int i = 7; i >= 0; --i) bytes_ += static_cast<char>(bits >> (8 * i));
 }
 
 void PickleWriter::text(std::string_view value) {

@@ -55,14 +55,6 @@ double quantile(std::span<const double> values, double q) {
 
 double median(std::span<const double> values) { return quantile(values, 0.5); }
 
-double median_absolute_deviation(std::span<const double> values) {
-  const double center = median(values);
-  std::vector<double> deviations;
-  deviations.reserve(values.size());
-  for (const double value : values) deviations.push_back(std::abs(value - center));
-  return median(deviations);
-}
-
 double geometric_mean(std::span<const double> values) {
   if (values.empty()) return kNaN;
   double logs = 0;
@@ -71,25 +63,6 @@ double geometric_mean(std::span<const double> values) {
     logs += std::log(value);  // -inf for 0, which exp() turns into 0
   }
   return std::exp(logs / static_cast<double>(values.size()));
-}
-
-Summary summarize(std::span<const double> values) {
-  Summary s;
-  s.count = static_cast<int64_t>(values.size());
-  s.mean = mean(values);
-  s.stddev = sample_stddev(values);
-  s.mad = median_absolute_deviation(values);
-  if (values.empty() || any_nan(values)) {
-    s.min = s.p10 = s.median = s.p90 = s.max = kNaN;
-    return s;
-  }
-  const std::vector<double> sorted = sorted_copy(values);
-  s.min = sorted.front();
-  s.p10 = quantile_of_sorted(sorted, 0.1);
-  s.median = quantile_of_sorted(sorted, 0.5);
-  s.p90 = quantile_of_sorted(sorted, 0.9);
-  s.max = sorted.back();
-  return s;
 }
 
 }  // namespace flashstep::measure

@@ -2,7 +2,6 @@
 // makes every result NaN, so that a failed measurement cannot hide in a median.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 namespace flashstep::measure {
@@ -18,17 +17,7 @@ double quantile(std::span<const double> values, double q);
 
 double median(std::span<const double> values);
 
-// Median of |value - median|: a spread that outliers do not move (times 1.4826 it estimates the
-// standard deviation of a normal distribution).
-double median_absolute_deviation(std::span<const double> values);
-
 // exp(mean(log(value))); 0 when one is 0, NaN for none or when one is negative.
 double geometric_mean(std::span<const double> values);
-
-struct Summary {
-  int64_t count = 0;
-  double mean, stddev, min, p10, median, p90, max, mad;
-};
-Summary summarize(std::span<const double> values);
 
 }  // namespace flashstep::measure

@@ -55,9 +55,10 @@ void print_row(const std::string& what, double bytes, double copy_rate,
     torch::cuda::synchronize();
     if (round > 0) seconds.push_back((measure::steady_seconds() - start) / kCalls);
   }
-  const measure::Summary s = measure::summarize(seconds);
-  std::printf("%-44s %9.3f %9.3f %9.3f %9.0f %7.1f\n", what.c_str(), s.median * 1e3, s.p10 * 1e3,
-              s.p90 * 1e3, bytes / s.median * 1e-9, 100 * bytes / s.median / copy_rate);
+  const double median = measure::median(seconds);
+  std::printf("%-44s %9.3f %9.3f %9.3f %9.0f %7.1f\n", what.c_str(), median * 1e3,
+              measure::quantile(seconds, 0.1) * 1e3, measure::quantile(seconds, 0.9) * 1e3,
+              bytes / median * 1e-9, 100 * bytes / median / copy_rate);
 }
 
 void run(int layers) {
