@@ -20,7 +20,6 @@
 #include "flashstep/data.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/model.h"
 #include "flashstep/train/evaluate.h"
@@ -138,11 +137,9 @@ class Training {
     const int64_t steps = plan_.most_steps > 0 ? std::min(whole, plan_.most_steps) : whole;
     for (int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
       group_.barrier("beginning an epoch");
-      const double begin = measure::steady_seconds();
       const auto train = [&](int64_t step) { step_->run(step); };
       for (const double seconds : seconds_of_calls(train, device_, epoch * whole, steps, 1))
         record.samples["steps"].push_back(seconds);
-      record.samples["epoch"].push_back(measure::steady_seconds() - begin);
       // The parameters are the same on every rank.
       if (group_.is_first()) record.samples["validation loss"].push_back(validate());
       group_.barrier("waiting for rank 0 to evaluate", std::chrono::hours(1));

@@ -32,9 +32,9 @@ struct BenchMatrixOptions {
 // "2024", "2025", "2026": the sizes of the handouts.
 ParallelAxes matrix_axes(const std::string& year);
 
-// Records of a training run each: samples in seconds "steps" and "epoch", "validation loss" (after
-// each epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left
-// out included), "tokens" (a step, all ranks), "bucket_megabytes". Pictures: time of a step, peak
+// Records of a training run each: samples "steps" (seconds) and "validation loss" (after each
+// epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left out
+// included), "tokens" (a step, all ranks), "bucket_megabytes". Pictures: time of a step, peak
 // memory, tokens/s, and a heat map of the speed-up by wrapper. In the process that was called, and
 // in each rank that it started.
 BenchReport bench_matrix(const BenchMatrixOptions& options);

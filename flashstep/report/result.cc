@@ -175,7 +175,7 @@ std::vector<Result> current(std::vector<Result> results, const std::vector<std::
 
 Result collect(const fs::path& folder) {
   // Other forms of the tables and pictures.
-  const std::vector<std::string> forms = {".png", ".md", ".txt", ".csv", ".tex"};
+  const std::vector<std::string> forms = {".png", ".md", ".txt", ".csv"};
   Result result;
   for (const fs::path& file : files_of(folder)) {
     const fs::path path = folder / file;
