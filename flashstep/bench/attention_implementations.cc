@@ -242,9 +242,7 @@ class CompiledAttention : public AttentionImplementation {
 
   std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
-    return python_
-        ->ask(case_, {{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
-        .at("seconds");
+    return python_->turn(case_, pass, warmup, samples, calls);
   }
 
  private:

@@ -147,9 +147,7 @@ class PythonImplementation : public Implementation {
 
   std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
-    return peer_
-        .ask(request_, {{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
-        .at("seconds");
+    return peer_.turn(request_, pass, warmup, samples, calls);
   }
 
  private:

@@ -251,6 +251,12 @@ Json PythonPeer::ask(Json request, const Json& more) {
   return answer;
 }
 
+std::vector<double> PythonPeer::turn(const Json& request, const std::string& pass, int64_t warmup,
+                                     int64_t samples, int64_t calls) {
+  return ask(request, {{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
+      .at("seconds");
+}
+
 void PythonPeer::tell_if_running(const Json& request) {
   if (process_ == nullptr) return;
   if (!process_->write_line(request.dump()) || !process_->read_line()) process_.reset();

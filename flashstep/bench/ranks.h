@@ -85,6 +85,9 @@ class PythonPeer {
   nlohmann::json ask(nlohmann::json request, const nlohmann::json& more);
   // The same, where it runs; nothing that it says is an error.
   void tell_if_running(const nlohmann::json& request);
+  // As Implementation::turn() (turns.h).
+  std::vector<double> turn(const nlohmann::json& request, const std::string& pass, int64_t warmup,
+                           int64_t samples, int64_t calls);
 
  private:
   void start();

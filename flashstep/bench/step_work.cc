@@ -16,10 +16,6 @@ namespace {
 
 using measure::Span;
 
-Span span_of(const TraceEvent& event) {
-  return {1e-9 * static_cast<double>(event.begin_ns), 1e-9 * static_cast<double>(event.end_ns)};
-}
-
 using ClassSeconds = std::map<WorkClass, double>;
 
 ClassSeconds count_device(const TraceEvents& trace, Record& record) {

@@ -1,7 +1,6 @@
 // Tables, sentences and pictures of `flashstep memory`.
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/schema.h"
@@ -154,8 +153,7 @@ std::vector<NamedPicture> peak_pictures(const Records& records) {
         });
     plot.title = "Peak memory of " + size;
     plot.y.label = "MiB of tensors";
-    const std::string stem = std::regex_replace(size, std::regex("[^A-Za-z0-9.]"), "-");
-    pictures.push_back({"peaks_" + stem, std::move(plot)});
+    pictures.push_back({"peaks_" + without_slashes(size), std::move(plot)});
   }
   return pictures;
 }

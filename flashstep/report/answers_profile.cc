@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "flashstep/base/text.h"
+#include "flashstep/profile/profile.h"
 #include "flashstep/report/combine.h"
 
 namespace flashstep::tools {
@@ -16,13 +17,6 @@ constexpr double kNotable = 0.03;  // of a pass
 TableRows typical(const TableRows& rows, const std::string& attention = "auto") {
   const TableRows wanted = rows.where({{"attention", attention}});
   return wanted.empty() ? rows.by(kProfiled).back() : wanted.by(kProfiled).back();
-}
-
-// "64/256/2/4" as names of files have it.
-std::string name_in_files(const TableRow& row) {
-  std::string name = row.text("model");
-  std::replace(name.begin(), name.end(), '/', '_');
-  return name;
 }
 
 // Time in which no kernel runs, or on a CPU no operator.
@@ -145,7 +139,7 @@ Facts profile_shares(const Evidence& evidence) {
                   {"tally", tally.words("falls", "stays within 2 % of itself", "rises")}},
                  {{"", shown.front()}},
                  shown};
-  facts.picture = {"profile_shares_" + name_in_files(shown.front()),
+  facts.picture = {"profile_shares_" + file_name(shown.front().text("model")),
                    shown.front().text("attention")};
   // The table's shares are of all time.
   const double waiting = share_of(shown, "step share", {"idle", "host"}, /*of_all=*/true);
@@ -190,7 +184,7 @@ Facts profile_passes(const Evidence& evidence) {
   }
   return {.words = {{"tops", join(tops)}},
           .rows = {{"", shown.front()}},
-          .picture = {"profile_flame_" + name_in_files(shown.front()),
+          .picture = {"profile_flame_" + file_name(shown.front().text("model")),
                       shown.front().text("attention")}};
 }
 
@@ -210,7 +204,7 @@ double share_of_range(const TableRows& rows, const std::string& name, const Colu
 
 Facts profile_ranges(const Evidence& evidence) {
   const TableRows rows = evidence.rows("ranges");
-  Facts facts = {.picture = {"flame_inference_" + name_in_files(rows.back())}};
+  Facts facts = {.picture = {"flame_inference_" + file_name(rows.back().text("model"))}};
   for (const char* attention : {"naive", "auto"}) {
     const TableRows cases = rows.where({{"attention", attention}});
     if (cases.empty()) continue;

@@ -270,4 +270,8 @@ bool is_device_event(const TraceEvent& event) {
   return event.kind == EventKind::kKernel || event.kind == EventKind::kCopy;
 }
 
+measure::Span span_of(const TraceEvent& event) {
+  return {static_cast<double>(event.begin_ns) * 1e-9, static_cast<double>(event.end_ns) * 1e-9};
+}
+
 }  // namespace flashstep::tools

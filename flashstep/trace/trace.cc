@@ -111,10 +111,6 @@ std::unique_ptr<profiler::ProfilerResult> profiled(const std::set<ActivityType>&
 
 using measure::Span;
 
-Span span_of(const TraceEvent& event) {
-  return {static_cast<double>(event.begin_ns) * 1e-9, static_cast<double>(event.end_ns) * 1e-9};
-}
-
 void sort_gpu_events(const TraceEvents& recorded, Trace& trace) {
   std::map<uint32_t, std::vector<Span>> by_stream;
   for (const TraceEvent& event : recorded.events) {

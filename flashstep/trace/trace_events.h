@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "flashstep/base/progress.h"
+#include "flashstep/measure/spans.h"
 
 namespace flashstep::tools {
 
@@ -65,6 +66,7 @@ struct TraceEvents {
 };
 
 bool is_device_event(const TraceEvent& event);
+measure::Span span_of(const TraceEvent& event);
 
 // Traces in Chrome's format ("trace event format"), as LibTorch's profiler writes them, from C++
 // or Python. Torch-free.
