@@ -145,7 +145,8 @@ tools::AllreducePlan allreduce_plan(const AllreduceArguments& arguments) {
 
 void run_allreduce(AllreduceArguments& arguments) {
   if (const auto task = tools::rank_task())
-    return tools::measure_allreduce(tools::task_from_json(*task), tools::hand_over_record);
+    return tools::measure_allreduce(tools::read_task<tools::AllreduceTask>(*task),
+                                    tools::hand_over_record);
   arguments.options.plan = allreduce_plan(arguments);
   run_and_show(tools::bench_allreduce, arguments.options, arguments.directory, "allreduce");
 }

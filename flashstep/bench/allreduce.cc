@@ -175,7 +175,7 @@ std::vector<Record> run_allreduce_job(const BenchAllreduceOptions& options,
     AllreduceTask task = options.task;
     for (const AllreduceCase& c : cases)
       if (contains(units, describe(c))) task.cases.push_back(c);
-    return to_json(task);
+    return write_task(task);
   };
   std::vector<Record> records = measure_on_ranks(job, task_of, allreduce_blanks(cases),
                                                  [](const Record& r) { return r.what; });

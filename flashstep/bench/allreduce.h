@@ -12,6 +12,7 @@
 
 #include "flashstep/bench/benchmark.h"
 #include "flashstep/bench/record.h"
+#include "flashstep/bench/task.h"
 
 namespace flashstep::tools {
 
@@ -41,6 +42,7 @@ struct AllreduceCase {
   int64_t ranks = 0, bytes = 0;
   bool operator==(const AllreduceCase&) const = default;
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllreduceCase, backend, device, dtype, ranks, bytes)
 std::string describe(const AllreduceCase& c);  // "nccl cuda 4 ranks 100 MB fp32"
 Fields key_of(const AllreduceCase& c);         // backend, device, dtype, ranks, size (MB)
 
@@ -77,8 +79,7 @@ struct AllreduceTask {
   double cell_seconds = 1;           // for the timed calls of one implementation and case
   bool quick = false;                // one short turn a cell: only to see that all runs
 };
-std::string to_json(const AllreduceTask& task);
-AllreduceTask task_from_json(const std::string& text);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllreduceTask, cases, cell_seconds, quick)
 
 // Measures the cases in turn as one of `task.cases[0].ranks` ranks. Every rank calls it; `report`
 // gets the records of each, on rank 0 of interest only: samples in seconds of a call, "seconds" of

@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <nlohmann/json.hpp>
 
 #include "flashstep/bench/allreduce.h"
 #include "flashstep/bench/bare_collectives.h"
@@ -16,12 +15,7 @@
 
 namespace flashstep::tools {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllreduceCase, backend, device, dtype, ranks, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllreduceTask, cases, cell_seconds, quick)
-
 namespace {
-
-using Json = nlohmann::json;
 
 // Of calls in a sample and of samples. A sample is long against what the ranks' starts differ by,
 // and against the clock; one call is enough where it takes that long.
@@ -174,9 +168,6 @@ class CaseTurns {
 };
 
 }  // namespace
-
-std::string to_json(const AllreduceTask& task) { return Json(task).dump(); }
-AllreduceTask task_from_json(const std::string& text) { return Json::parse(text); }
 
 void measure_allreduce(const AllreduceTask& task,
                        const std::function<void(const Record&)>& report) {

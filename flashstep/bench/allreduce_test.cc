@@ -83,7 +83,7 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
     task.cases = {{"gloo", "cpu", "fp32", 3, 4'000}, {"gloo", "cpu", "fp16", 3, 1'000'002}};
     task.cell_seconds = 0.02;
     std::vector<Record> records;
-    measure_allreduce(task_from_json(to_json(task)), [&](const Record& record) {
+    measure_allreduce(read_task<AllreduceTask>(write_task(task)), [&](const Record& record) {
       records.push_back(record_from_json(to_json(record)));
     });
     ASSERT_EQ(records.size(), 4u);

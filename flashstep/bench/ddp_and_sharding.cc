@@ -295,24 +295,8 @@ Trace trace_of(const Record& record) {
 
 bool is_traced(const Record& record) { return record.facts.contains("communication"); }
 
-void ReplicaPlan::visit(FieldVisitor& v) {
-  constexpr Range<int64_t> kCount = {0, 1'000'000};
-  v.section("case", c, "what is measured");
-  v.field("command", command, {"ddp", "sharding"}, "what implementations differ in");
-  v.field("implementations", implementations, "ways to divide the work");
-  v.field("turns", turns, {1, 1'000'000}, "of every implementation");
-  v.field("warmup", warmup, kCount, "steps a turn that are not timed");
-  v.field("steps", steps, {1, 1'000'000}, "timed steps a turn");
-  v.field("traced", traced, "one step of each implementation under the profiler");
-  v.field("checked_steps", checked_steps, kCount, "of the comparison of weights");
-  v.field("recorded", recorded, "timed steps are replays of CUDA graphs");
-  v.field("wrapper", wrapper, {}, "how gradients are averaged");
-  v.field("bucket_megabytes", bucket_megabytes, {0, 1e9}, "of a bucket; 0: chosen");
-}
-
 void bench_replica_rank(const std::string& task) {
-  ReplicaPlan plan;
-  read_json(plan, task, "the task of a rank");
+  const auto plan = read_task<ReplicaPlan>(task);
   const auto group = begin_rank(plan.c);
   std::optional<GpuStream> stream;
   if (plan.recorded) stream.emplace();

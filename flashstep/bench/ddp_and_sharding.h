@@ -26,8 +26,9 @@ struct ReplicaPlan {
   bool recorded = false;
   std::string wrapper = "bucketed";  // sharding: how gradients are reduced
   double bucket_megabytes = 0;       // sharding: chosen, as flashstep train does
-  void visit(FieldVisitor& visitor);
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReplicaPlan, c, command, implementations, turns, warmup, steps,
+                                   traced, checked_steps, recorded, wrapper, bucket_megabytes)
 
 struct BenchReplicaOptions {
   ParallelAxes axes;

@@ -20,8 +20,9 @@ struct LeaderboardPlan {
   int64_t warmup = 5, steps = 5;             // steps that are launched and recorded; timed ones
   double memory_gigabytes = 145;  // of a GPU, 10^9 bytes, that the job may use, all counted
   std::string samples;            // directory of the reference's; made for the run
-  void visit(FieldVisitor& visitor);
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeaderboardPlan, c, implementations, warmup, steps,
+                                   memory_gigabytes, samples)
 
 struct BenchLeaderboardOptions {
   ParallelAxes axes;

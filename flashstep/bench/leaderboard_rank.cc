@@ -232,18 +232,8 @@ class RankBench {
 
 }  // namespace
 
-void LeaderboardPlan::visit(FieldVisitor& v) {
-  v.section("case", c, "what is measured");
-  v.field("implementations", implementations, "ways to train it");
-  v.field("warmup", warmup, {1, 1'000}, "steps that are not timed");
-  v.field("steps", steps, {1, 100'000}, "timed steps");
-  v.field("memory_gigabytes", memory_gigabytes, {0.001, 1e6}, "of a GPU that may be used");
-  v.field("samples", samples, {}, "directory of the reference's samples");
-}
-
 void bench_leaderboard_rank(const std::string& task) {
-  LeaderboardPlan plan;
-  read_json(plan, task, "the task of a rank");
+  const auto plan = read_task<LeaderboardPlan>(task);
   const bool on_gpu = plan.c.device == "cuda";
   if (on_gpu) let_memory_grow(at::kCUDA);
   const auto group = make_rank_group(plan.c.backend(), plan.c.device);

@@ -231,21 +231,8 @@ Benchmark matrix_benchmark(const MatrixPlan& plan, const ParallelCase& c) {
 
 }  // namespace
 
-void MatrixPlan::visit(FieldVisitor& v) {
-  constexpr Range<int64_t> kCount = {0, int64_t{1} << 40};
-  v.section("case", c, "what is measured");
-  v.field("implementations", implementations, "attention and wrapper");
-  v.field("train", train, {}, "token file");
-  v.field("validation", validation, {}, "token file");
-  v.field("epochs", epochs, {1, 1'000'000}, "over the token file");
-  v.field("most_steps", most_steps, kCount, "of an epoch; 0: all");
-  v.field("validation_tokens", validation_tokens, kCount, "0: all");
-  v.field("learning_rate", learning_rate, {0, 1e6}, "of AdamW");
-}
-
 void bench_matrix_rank(const std::string& task) {
-  MatrixPlan plan;
-  read_json(plan, task, "the task of a rank");
+  const auto plan = read_task<MatrixPlan>(task);
   const auto group = begin_rank(plan.c);
   const Tokens tokens = {TokenFile(plan.train, plan.c.model.vocab_size),
                          TokenFile(plan.validation, plan.c.model.vocab_size)};

@@ -18,8 +18,9 @@ struct MatrixPlan {
   int64_t epochs = 1, most_steps = 0;  // at most so many steps an epoch; 0: all
   int64_t validation_tokens = 0;       // the first so many; 0: all
   double learning_rate = 1e-3;
-  void visit(FieldVisitor& visitor);
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MatrixPlan, c, implementations, train, validation, epochs,
+                                   most_steps, validation_tokens, learning_rate)
 
 struct BenchMatrixOptions {
   ParallelAxes axes;  // the first number of ranks is that of every wrapper but none

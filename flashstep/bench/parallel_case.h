@@ -9,6 +9,7 @@
 #include "flashstep/bench/benchmark.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/schema.h"
+#include "flashstep/bench/task.h"
 #include "flashstep/bench/workload.h"
 #include "flashstep/train/config.h"
 
@@ -60,7 +61,7 @@ std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
   const auto task_of = [&](const std::vector<std::string>& implementations) {
     Plan part = plan;
     part.implementations = implementations;
-    return write_json(part);
+    return write_task(part);
   };
   return measure_on_ranks(job, task_of, std::move(blanks));
 }

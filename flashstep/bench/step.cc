@@ -73,7 +73,7 @@ class StepBench {
 
   void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
     const Outcome outcome = run_own_process(
-        {"bench", "step"}, write_json(task), options_.program,
+        {"bench", "step"}, write_task(task), options_.program,
         [&](const std::string& all) { nlohmann::ordered_json::parse(all).get_to(records); });
     if (outcome.measured()) return;
     Record& ours = records.front();

@@ -10,6 +10,7 @@
 
 #include "flashstep/bench/benchmark.h"
 #include "flashstep/bench/ranks.h"
+#include "flashstep/bench/task.h"
 #include "flashstep/bench/workload.h"
 
 namespace flashstep::tools {
@@ -26,8 +27,9 @@ struct StepTask {
   bool graph = false, deterministic = false;   // as train.deterministic
   std::vector<std::string> peers = {};         // PyTorch: eager, compiled, or a mode
   std::vector<std::string> peer_command = {};  // that runs scripts/peers/step_torch.py
-  void visit(FieldVisitor& visitor);
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepTask, workload, warmup, steps, turns, graph, deterministic,
+                                   peers, peer_command)
 
 struct BenchStepOptions {
   WorkloadAxes axes;

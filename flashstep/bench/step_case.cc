@@ -109,18 +109,6 @@ bool is_replayed(const Record& record) { return record.implementation == kReplay
 
 }  // namespace
 
-void StepTask::visit(FieldVisitor& v) {
-  constexpr Range<int64_t> kCount = {0, 1'000'000};
-  v.section("workload", workload, "what is measured");
-  v.field("warmup", warmup, kCount, "steps that are not timed");
-  v.field("steps", steps, {1, kCount.high}, "timed steps in a turn");
-  v.field("turns", turns, {1, kCount.high}, "of ours and of each peer");
-  v.field("graph", graph, "replayed from a CUDA graph, too");
-  v.field("deterministic", deterministic, "as train.deterministic");
-  v.field("peers", peers, "eager, compiled, reduce-overhead, max-autotune");
-  v.field("peer_command", peer_command, "that runs the peer");
-}
-
 std::vector<Record> blanks_of(const StepTask& task) {
   std::vector<std::string> names = {kOurs};
   if (task.graph && has_update(task.workload)) names.emplace_back(kReplayed);
@@ -205,8 +193,7 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
 void bench_step_process(const std::string& text) {
   measure::offer_to_oom_killer();
   keep_memory_of_tensors();  // as flashstep train does
-  StepTask task;
-  read_json(task, text, "the task of a process");
+  const auto task = read_task<StepTask>(text);
   PythonPeers peers;
   std::vector<Record> records = blanks_of(task);
   const auto hand_over_all = [](const std::vector<Record>& all) { hand_over(to_json(all)); };

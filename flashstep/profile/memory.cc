@@ -22,7 +22,7 @@ std::vector<Record> measure_one(const MemoryOptions& options, const Workload& wo
   if (outcome.measured()) {
     const MemoryTask task = {workload, options.warmup, options.largest, options.directory};
     outcome = run_own_process(
-        {"memory"}, write_json(task), "/proc/self/exe",
+        {"memory"}, write_task(task), "/proc/self/exe",
         [&](const std::string& line) { records.push_back(record_from_json(line)); });
   }
   if (records.empty()) records = {{.outcome = outcome}};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/task.h"
 #include "flashstep/bench/workload.h"
 #include "flashstep/measure/area_chart.h"
 #include "flashstep/measure/memory_trace.h"
@@ -48,8 +49,8 @@ struct MemoryTask {
   Workload workload;
   int64_t warmup = 1, largest = 15;
   std::string directory;
-  void visit(FieldVisitor& visitor);
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTask, workload, warmup, largest, directory)
 
 // Records of one pass, without a key: its own (no implementation), and "allocation" and "saved": a
 // line of the tables each. Facts of the pass, in bytes: "peak", what each kind has of it (by its

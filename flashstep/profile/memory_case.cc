@@ -141,13 +141,6 @@ void write_files(const MemoryTask& task, const MemoryTrace& trace, const std::st
 
 }  // namespace
 
-void MemoryTask::visit(FieldVisitor& v) {
-  v.section("workload", workload, "what is measured");
-  v.field("warmup", warmup, {0, 1'000'000}, "passes before the recorded one");
-  v.field("largest", largest, {0, 1'000'000}, "allocations that are listed");
-  v.field("directory", directory, {}, "for files; empty: none");
-}
-
 std::string case_name(const Workload& w) {
   return str(without_slashes(model_name(w.model)), "_c", w.model.context_length, "_b", w.batch_size,
              "_", w.mode, "_", w.precision, "_", w.model.attention);
@@ -239,9 +232,8 @@ std::vector<Record> measure_memory(const MemoryTask& given) {
 
 void memory_process(const std::string& text) {
   measure::offer_to_oom_killer();
-  MemoryTask task;
-  read_json(task, text, "the task of a process");
-  for (const Record& record : measure_memory(task)) hand_over(to_json(record));
+  for (const Record& record : measure_memory(read_task<MemoryTask>(text)))
+    hand_over(to_json(record));
 }
 
 }  // namespace flashstep::tools

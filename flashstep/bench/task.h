@@ -1,0 +1,32 @@
+// Tasks of the processes that a benchmark starts, as JSON: a task is a struct with
+// NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE; the case in it has the names and the checks of its visit().
+#pragma once
+
+#include <concepts>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/bench/workload.h"
+
+namespace flashstep::tools {
+
+template <std::derived_from<Workload> Case>
+void to_json(nlohmann::json& json, const Case& c) {
+  json = nlohmann::json::parse(write_json(c));
+}
+template <std::derived_from<Workload> Case>
+void from_json(const nlohmann::json& json, Case& c) {
+  read_json(c, json.dump(), "the task of a process");
+}
+
+template <typename Task>
+std::string write_task(const Task& task) {
+  return nlohmann::json(task).dump();
+}
+template <typename Task>
+Task read_task(const std::string& text) {
+  return nlohmann::json::parse(text).get<Task>();
+}
+
+}  // namespace flashstep::tools
