@@ -12,7 +12,7 @@ namespace {
 Record naive_cell(int64_t n, const std::string& outcome) {
   Record record;
   record.key = {{"dtype", "fp32"}, {"B", 8}, {"D", 16}, {"N", n}};
-  record.what = describe(AttentionCase{"fp32", 8, 0, n, n, 16, false});
+  record.what = describe({"fp32", 8, 0, n, n, 16, false});
   record.implementation = "naive";
   record.facts["matrix"] = 8.0 * static_cast<double>(n) * static_cast<double>(n) * 4;
   if (!outcome.empty()) record.outcome = outcome_from(outcome);

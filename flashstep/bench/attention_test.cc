@@ -17,7 +17,7 @@ Record run_of(const std::string& implementation, bool ours, int64_t n, std::vect
   Record record;
   record.key = {{"dtype", "bf16"}, {"B", 1},  {"H", 1},           {"N", n},
                 {"M", n},          {"D", 64}, {"mask", "causal"}, {"pass", pass}};
-  record.what = describe(AttentionCase{"bf16", 1, 1, n, n, 64, true});
+  record.what = describe({"bf16", 1, 1, n, n, 64, true});
   record.implementation = implementation;
   record.ours = ours;
   const auto length = static_cast<double>(n);

@@ -2,20 +2,24 @@
 // NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE; the case in it has the names and the checks of its visit().
 #pragma once
 
-#include <concepts>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/bench/workload.h"
+#include "flashstep/detail/fields.h"
 
 namespace flashstep::tools {
 
-template <std::derived_from<Workload> Case>
+template <typename Case>
+concept NamesItsFields = requires(Case c, FieldVisitor& visitor) {
+  c.visit(visitor);
+};
+
+template <NamesItsFields Case>
 void to_json(nlohmann::json& json, const Case& c) {
   json = nlohmann::json::parse(write_json(c));
 }
-template <std::derived_from<Workload> Case>
+template <NamesItsFields Case>
 void from_json(const nlohmann::json& json, Case& c) {
   read_json(c, json.dump(), "the task of a process");
 }
