@@ -73,8 +73,8 @@ void add_curves(const PictureGroup& group) {
   const std::string more = str(", head_dim ", d, "; dashed: baselines");
   group.add("time", curves(drawn, length_of, "seq_len", kMilliseconds, kTimeAxis),
             "Attention: time", more);
-  group.add("rate", curves(drawn, length_of, "seq_len", tflops_of, {"TFLOP/s"}),
-            "Attention: rate", more);
+  group.add("rate", curves(drawn, length_of, "seq_len", tflops_of, {"TFLOP/s"}), "Attention: rate",
+            more);
 }
 
 // x the best peer, by head dim and N.
