@@ -77,7 +77,7 @@ class BenchSingleTest(FolderTest):
 
     def test_a_tokenizer_beside_a_peer_that_goes_on_talking(self):
         peers = self.path / "peers.sh"
-        peers.write_text("echo 1.5; head -c 300000 /dev/zero | tr '\\0' '\\n'\n")
+        peers.write_text('[ "$1" = encode ] && : > "$5"\n' "echo 1.5; head -c 300000 /dev/zero | tr '\\0' '\\n'\n")
         output = run.well("tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0, "--vocab-size",
                           300, "--repeats", 1, "--python", "sh", "--peers", peers).stdout
         self.assertIn("Peers: 1.5.", output)
