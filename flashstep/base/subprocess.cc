@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/error.h"
@@ -22,27 +23,34 @@ namespace {
 
 constexpr int kPatienceMs = 200;  // after which signals are asked for
 
+void close_descriptor(int& descriptor) {
+  if (descriptor >= 0) ::close(descriptor);
+  descriptor = -1;
+}
+
+// Closes what it still has at its end.
 struct Pipe {
   int reading = -1, writing = -1;
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    close_descriptor(reading);
+    close_descriptor(writing);
+  }
+  void open() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw_errno(errno, "[launch] cannot make a pipe");
+    reading = ends[0], writing = ends[1];
+  }
+  // Sockets instead of a pipe: writing to a process that died then fails without a signal.
+  void open_as_sockets() {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      throw_errno(errno, "[launch] cannot make a pair of sockets");
+    reading = ends[0], writing = ends[1];
+  }
 };
-
-Pipe open_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw_errno(errno, "[launch] cannot make a pipe");
-  return {ends[0], ends[1]};
-}
-
-// Sockets instead of a pipe: writing to a process that died then fails without a signal.
-Pipe open_sockets() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw_errno(errno, "[launch] cannot make a pair of sockets");
-  return {ends[0], ends[1]};
-}
-
-void close_descriptor(int descriptor) {
-  if (descriptor >= 0) ::close(descriptor);
-}
 
 // The strings' addresses, as exec() wants them.
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -90,9 +98,11 @@ Child start_child(const ChildOptions& options) {
   std::vector<std::string> assignments;
   for (const auto& [name, value] : options.variables) assignments.push_back(name + "=" + value);
   const std::vector<char*> arguments = pointers(options.command), variables = pointers(assignments);
-  const bool apart = options.errors == Errors::kApart;
-  const Pipe in = options.has_input ? open_sockets() : Pipe(), out = open_pipe(),
-             err = apart ? open_pipe() : Pipe(), failure = open_pipe();
+  Pipe in, out, err, failure;
+  if (options.has_input) in.open_as_sockets();
+  out.open();
+  if (options.errors == Errors::kApart) err.open();
+  failure.open();
   const pid_t parent = getpid();
   Child child;
   child.pid = fork();
@@ -102,15 +112,13 @@ Child start_child(const ChildOptions& options) {
            {in.reading, out.writing, errors, failure.writing}, options.death_signal, parent);
   }
   int error = child.pid < 0 ? errno : 0;
-  for (const int end : {in.reading, out.writing, err.writing, failure.writing})
-    close_descriptor(end);
+  for (int* end : {&in.reading, &out.writing, &err.writing, &failure.writing})
+    close_descriptor(*end);
   // Ends at once when exec() succeeds: the other end closes itself then.
   while (error == 0 && read(failure.reading, &error, sizeof error) < 0 && errno == EINTR) {
   }
-  close_descriptor(failure.reading);
   if (error != 0) {
     if (child.pid > 0) waitpid(child.pid, nullptr, 0);
-    for (const int end : {in.writing, out.reading, err.reading}) close_descriptor(end);
     const std::string sentence = str("[launch] cannot start ", options.command[0]);
     if (names_no_program(error)) throw NoProgram(str(sentence, ": ", std::strerror(error)));
     throw_errno(error, sentence);
@@ -118,9 +126,9 @@ Child start_child(const ChildOptions& options) {
   for (const int end : {out.reading, err.reading}) {
     if (end >= 0) fcntl(end, F_SETFL, O_NONBLOCK);
   }
-  child.in = in.writing;
-  child.out = out.reading;
-  child.err = err.reading;
+  child.in = std::exchange(in.writing, -1);
+  child.out = std::exchange(out.reading, -1);
+  child.err = std::exchange(err.reading, -1);
   return child;
 }
 
@@ -221,9 +229,6 @@ std::optional<std::string> Subprocess::read_line() {
   return line;
 }
 
-void Subprocess::close_input() {
-  close_descriptor(child_.in);
-  child_.in = -1;
-}
+void Subprocess::close_input() { close_descriptor(child_.in); }
 
 }  // namespace flashstep
