@@ -113,9 +113,11 @@ class ProductLinear : public torch::autograd::Function<ProductLinear> {
   }
 };
 
-bool by_onednn(const Tensor& x, const Tensor& weight) {
+// Whether at::linear() would compute it by the slower library.
+bool by_cpu_product(const Tensor& x, const Tensor& weight) {
   const int64_t width = x.size(-1), rows = x.numel() / width;
-  return x.is_cpu() && internal::takes_onednn(rows, width, weight.size(0));
+  return x.is_cpu() &&
+         internal::cpu_multiplier(rows, width, weight.size(0)) != internal::CpuMultiplier::kMkl;
 }
 
 bool has_instructions(at::ScalarType dtype) {
@@ -178,7 +180,7 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
           weight.sizes());
   const bool is_float32 = x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
                           weight.device() == x.device() && x.numel() > 0 && weight.numel() > 0;
-  if (is_float32 && (internal::splits_products(x) || by_onednn(x, weight)) &&
+  if (is_float32 && (internal::splits_products(x) || by_cpu_product(x, weight)) &&
       !at::autocast::is_autocast_enabled(x.device().type()))
     return ProductLinear::apply(x, weight);
   if (x.is_cuda() || !weight.is_cpu() || !x.is_cpu()) return at::linear(x, weight);

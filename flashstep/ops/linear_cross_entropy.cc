@@ -109,7 +109,7 @@ LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const T
     if (wants_x) internal::cpu_product(dlogits, weight, made.dx.narrow(0, begin, count));
     if (!wants_weight) continue;
     if (made.dweight.scalar_type() == part.scalar_type()) {
-      internal::cpu_product(dlogits.t(), part, made.dweight, 1, begin == 0 ? 0 : 1);
+      internal::cpu_product(dlogits.t(), part, made.dweight, /*adds=*/begin > 0);
     } else {
       made.dweight.add_(at::mm(dlogits.t(), part));
     }

@@ -1,4 +1,4 @@
-// Matrix products on a CPU, by the faster one of the two libraries that LibTorch has for them.
+// Matrix products on a CPU: by LibTorch's MKL, its oneDNN or our own kernel, whichever is fastest.
 #pragma once
 
 #include <string>
@@ -10,19 +10,24 @@ namespace flashstep::internal {
 // What the user allows oneDNN to use, ONEDNN_MAX_CPU_ISA; empty: everything.
 std::string onednn_isa();
 
-// Whether oneDNN multiplies float32 faster than MKL on this processor. MKL computes with 256 bits
-// on processors that are not Intel's; those with units of 512 reach half of their rate.
-bool onednn_is_faster();
+enum class CpuMultiplier { kMkl, kOneDnn, kPacked };
 
-// Whether cpu_product() of float32, (m, k) by (k, n), is oneDNN's. Small ones are not.
-bool takes_onednn(int64_t m, int64_t k, int64_t n);
+// Who multiplies float32 on this processor. Only on AMD's is MKL not the fastest. Those with units
+// of 512 bits reach twice its rate by oneDNN, since MKL computes with 256 bits on processors that
+// are not Intel's; the others reach 1.1 to 1.2 times its rate by packed_product()
+// (products/cpu_product_bench).
+CpuMultiplier cpu_multiplier();
 
-// d = alpha a b + beta d; d is not read where beta is 0. No autograd.
-//   a (M, K), b (K, N), d (M, N) of one floating dtype, on the CPU, of any strides.
-void cpu_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, double alpha = 1,
-                 double beta = 0);
+// Who computes cpu_product() of float32, (m, k) by (k, n). Small ones are MKL's.
+CpuMultiplier cpu_multiplier(int64_t m, int64_t k, int64_t n);
+
+// d = a b, or d += a b. No autograd.
+//   a (M, K), b (K, N), d (M, N) of one floating dtype, on the CPU, of any strides; d's rows dense.
+void cpu_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, bool adds = false);
 // The same of float32, by oneDNN, where the processor has AVX-512. Shapes have no 0.
-void onednn_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, double alpha,
-                    double beta);
+void onednn_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, bool adds);
+// The same by our own kernel, where packed::is_available(). Bits do not depend on the number of
+// threads.
+void packed_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, bool adds);
 
 }  // namespace flashstep::internal

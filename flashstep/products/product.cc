@@ -68,7 +68,7 @@ void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c)
   if (d.numel() == 0) return;
   if (a.is_cpu() && d.scalar_type() == a.scalar_type() && a.scalar_type() == at::kFloat) {
     if (c.defined() && !c.is_same(d)) d.copy_(c);
-    return internal::cpu_product(a, b, d, 1, c.defined() ? 1 : 0);
+    return internal::cpu_product(a, b, d, /*adds=*/c.defined());
   }
   RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a, b}));  // a name that profilers know
   if (is_split(a, b)) return internal::split_product(dense(a), dense(b), d, c);

@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include "flashstep/error.h"
+#include "flashstep/products/cpu/packed.h"
 #include "flashstep/products/cpu_product.h"
 #include "flashstep/testing/compare.h"
 
@@ -47,7 +48,7 @@ TEST(Product, OfNothingIsNothing) {
   product(torch::empty({0, 4}), torch::empty({4, 3}), none);
 }
 
-// LibTorch's call of oneDNN wants AVX-512, of float32, too; so does who takes it (takes_onednn).
+// LibTorch's call of oneDNN wants AVX-512, of float32, too; so does who takes it (cpu_multiplier).
 bool has_onednn() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -57,55 +58,111 @@ bool has_onednn() {
 #endif
 }
 
-TEST(Product, OneDnnsIsTheSame) {
-  if (!has_onednn()) GTEST_SKIP() << "LibTorch's products by oneDNN want AVX-512";
+using CpuProduct = void (*)(const Tensor&, const Tensor&, const Tensor&, bool);
+
+void expect_close_to_mm(CpuProduct product_of, const Tensor& a, const Tensor& b) {
+  const Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble)).to(at::kFloat);
+  const double bound = 1e-6 * static_cast<double>(a.size(1));
+  const Tensor d = torch::full({a.size(0), b.size(1)}, NAN), before = torch::randn(d.sizes());
+  product_of(a, b, d, false);
+  EXPECT_TRUE(testing::close(d, expected, bound));
+  d.copy_(before);
+  product_of(a, b, d, true);
+  EXPECT_TRUE(testing::close(d, before + expected, bound));
+  const Tensor again = before.clone();
+  product_of(a, b, again, true);
+  EXPECT_TRUE(torch::equal(d, again));
+}
+
+void expect_products(CpuProduct product_of) {
   torch::manual_seed(3);
-  const auto close_to_mm = [](const Tensor& a, const Tensor& b) {
-    const Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble)).to(at::kFloat);
-    const double bound = 1e-6 * static_cast<double>(a.size(1));
-    const Tensor d = torch::full({a.size(0), b.size(1)}, NAN), before = torch::randn(d.sizes());
-    internal::onednn_product(a, b, d, 1, 0);
-    EXPECT_TRUE(testing::close(d, expected, bound));
-    d.copy_(before);
-    internal::onednn_product(a, b, d, 0.5, 1);
-    EXPECT_TRUE(testing::close(d, before + 0.5 * expected, bound));
-    const Tensor again = before.clone();
-    internal::onednn_product(a, b, again, 0.5, 1);
-    EXPECT_TRUE(torch::equal(d, again));
-  };
   for (const int64_t m : {1, 67, 200}) {
     const Tensor a = torch::randn({m, 130}), b = torch::randn({130, 99});
-    close_to_mm(a, b);
-    close_to_mm(a, torch::randn({99, 130}).t());
-    close_to_mm(torch::randn({130, m}).t(), b);
-    close_to_mm(torch::randn({m, 140}).narrow(1, 3, 130),
-                torch::randn({130, 103}).narrow(1, 1, 99));
-    close_to_mm(torch::randn({1, 1}).expand({m, 130}), b);
-    close_to_mm(torch::randn({130}).expand({m, 130}), torch::randn({1, 99}).expand({130, 99}));
+    expect_close_to_mm(product_of, a, b);
+    expect_close_to_mm(product_of, a, torch::randn({99, 130}).t());
+    expect_close_to_mm(product_of, torch::randn({130, m}).t(), b);
+    expect_close_to_mm(product_of, torch::randn({m, 140}).narrow(1, 3, 130),
+                       torch::randn({130, 103}).narrow(1, 1, 99));
+    expect_close_to_mm(product_of, torch::randn({1, 1}).expand({m, 130}), b);
+    expect_close_to_mm(product_of, torch::randn({130}).expand({m, 130}),
+                       torch::randn({1, 99}).expand({130, 99}));
   }
   Tensor wide = torch::zeros({70, 120});
   const Tensor a = torch::randn({70, 80}), b = torch::randn({80, 100});
-  internal::onednn_product(a, b, wide.narrow(1, 10, 100), 1, 0);
+  product_of(a, b, wide.narrow(1, 10, 100), false);
   EXPECT_TRUE(testing::close(wide.narrow(1, 10, 100), at::mm(a, b), 1e-4));
   EXPECT_EQ(wide.narrow(1, 0, 10).abs().sum().item<float>(), 0);
   EXPECT_EQ(wide.narrow(1, 110, 10).abs().sum().item<float>(), 0);
 }
 
-TEST(Product, OfACpuIsOneOfTheTwo) {
+TEST(Product, OneDnnsIsTheSame) {
+  if (!has_onednn()) GTEST_SKIP() << "LibTorch's products by oneDNN want AVX-512";
+  expect_products(internal::onednn_product);
+}
+
+TEST(Product, OursIsTheSame) {
+  if (!packed::is_available()) GTEST_SKIP() << "our own products want AVX2";
+  expect_products(internal::packed_product);
+  torch::manual_seed(3);
+  // Sizes around the kernel's tile, and around what is packed at once.
+  for (const int64_t n : {1, 5, 6, 7, 8, 9, 15, 16, 17}) {
+    expect_close_to_mm(internal::packed_product, torch::randn({n, n + 1}),
+                       torch::randn({n + 1, n + 2}));
+    expect_close_to_mm(internal::packed_product, torch::randn({n + 1, n}).t(),
+                       torch::randn({n + 2, n + 1}).t());
+  }
+  for (const int64_t off : {-1, 0, 1}) {
+    const int64_t m = packed::kBlockRows + off, k = packed::kBlockDepth + off;
+    const int64_t n = packed::kBlockColumns + off;
+    expect_close_to_mm(internal::packed_product, torch::randn({m, k}), torch::randn({n, k}).t());
+    expect_close_to_mm(internal::packed_product, torch::randn({k, m}).t(), torch::randn({k, n}));
+  }
+}
+
+TEST(Product, OursDoesNotDependOnThreadsOrOtherRows) {
+  if (!packed::is_available()) GTEST_SKIP() << "our own products want AVX2";
+  torch::manual_seed(3);
+  const Tensor a = torch::randn({333, 300}), b = torch::randn({300, 290});
+  const int threads = at::get_num_threads();
+  const auto by = [&](int count, const Tensor& rows) {
+    at::set_num_threads(count);
+    const Tensor d = torch::full({rows.size(0), b.size(1)}, NAN);
+    internal::packed_product(rows, b, d, false);
+    at::set_num_threads(threads);
+    return d;
+  };
+  const Tensor one = by(1, a);
+  for (const int count : {2, 3, 7, 16}) EXPECT_TRUE(torch::equal(by(count, a), one)) << count;
+  EXPECT_TRUE(torch::equal(by(2, a.narrow(0, 100, 77)), one.narrow(0, 100, 77)));
+}
+
+TEST(Product, OursKeepsInfinityAndNanInTheirRows) {
+  if (!packed::is_available()) GTEST_SKIP() << "our own products want AVX2";
+  Tensor a = torch::ones({7, 9}), b = torch::ones({9, 17}), d = torch::empty({7, 17});
+  a[6][8] = INFINITY;
+  b[0][16] = NAN;
+  internal::packed_product(a, b, d, false);
+  EXPECT_TRUE(torch::equal(d.narrow(0, 0, 6).narrow(1, 0, 16), torch::full({6, 16}, 9.0)));
+  EXPECT_TRUE(d[6].narrow(0, 0, 16).isinf().all().item<bool>());
+  EXPECT_TRUE(d.select(1, 16).isnan().all().item<bool>());
+}
+
+TEST(Product, OfACpuIsOneOfTheThree) {
   torch::manual_seed(3);
   for (const int64_t n : {8, 64, 130, 300}) {
     const Tensor a = torch::randn({n, n + 1}), b = torch::randn({n + 1, n + 2});
-    Tensor by_mm = at::mm(a, b), d = torch::full_like(by_mm, NAN), by_onednn = d.clone();
+    Tensor expected = at::mm(a, b), d = torch::full_like(expected, NAN);
     internal::cpu_product(a, b, d);
-    const bool is_onednns = internal::takes_onednn(n, n + 1, n + 2);
-    if (is_onednns) internal::onednn_product(a, b, by_onednn, 1, 0);
-    EXPECT_TRUE(torch::equal(d, is_onednns ? by_onednn : by_mm)) << n;
+    const auto by = internal::cpu_multiplier(n, n + 1, n + 2);
+    if (by == internal::CpuMultiplier::kOneDnn) internal::onednn_product(a, b, expected, false);
+    if (by == internal::CpuMultiplier::kPacked) internal::packed_product(a, b, expected, false);
+    EXPECT_TRUE(torch::equal(d, expected)) << n;
   }
-  EXPECT_FALSE(internal::takes_onednn(1, 4096, 4096));
+  EXPECT_EQ(internal::cpu_multiplier(1, 4096, 4096), internal::CpuMultiplier::kMkl);
   Tensor d = torch::full({3, 2}, 2.0, at::kBFloat16);
   internal::cpu_product(torch::ones({3, 4}, at::kBFloat16), torch::ones({4, 2}, at::kBFloat16), d,
-                        1, 0.5);
-  EXPECT_TRUE(torch::equal(d, torch::full_like(d, 5)));
+                        /*adds=*/true);
+  EXPECT_TRUE(torch::equal(d, torch::full_like(d, 6)));
 }
 
 TEST(Product, NamesWhatIsWrong) {
