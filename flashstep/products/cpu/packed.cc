@@ -1,7 +1,6 @@
 #include "flashstep/products/cpu/packed.h"
 
 #include <algorithm>
-
 #include <immintrin.h>
 
 // The flags of this file, on its functions: as compiler options they would also reach the inline
