@@ -94,15 +94,14 @@ std::string onednn_isa() {
 
 CpuMultiplier cpu_multiplier() {
   static const unsigned int family = amd_family();
-  if (!at::hasMKL() || family < 0x17) return CpuMultiplier::kMkl;
-  if (family >= 0x1a && has_avx512()) {
-    // Limited, oneDNN may be limited to narrower instructions.
-    static const bool has_onednn = at::hasMKLDNN() && onednn_isa().empty();
-    const bool is_allowed = has_onednn && at::globalContext().userEnabledMkldnn();
-    return is_allowed ? CpuMultiplier::kOneDnn : CpuMultiplier::kMkl;
-  }
-  static const bool has_packed = packed::is_available();
-  return has_packed ? CpuMultiplier::kPacked : CpuMultiplier::kMkl;
+  static const bool takes_packed =
+      at::hasMKL() && family >= 0x17 && !has_avx512() && packed::is_available();
+  // Limited, oneDNN may be limited to narrower instructions.
+  static const bool takes_onednn =
+      at::hasMKL() && at::hasMKLDNN() && family >= 0x1a && has_avx512() && onednn_isa().empty();
+  if (takes_packed) return CpuMultiplier::kPacked;
+  const bool is_allowed = takes_onednn && at::globalContext().userEnabledMkldnn();
+  return is_allowed ? CpuMultiplier::kOneDnn : CpuMultiplier::kMkl;
 }
 
 CpuMultiplier cpu_multiplier(int64_t m, int64_t k, int64_t n) {
