@@ -192,6 +192,16 @@ Tensor compute_copy(const std::vector<Tensor>& parameters, at::ScalarType dtype)
     const Tensor neighbours = as_neighbours(parameters);
     return neighbours.defined() ? neighbours : at::cat(parameters);
   }
+  // A parameter has one copy, which cannot stand in two places.
+  const auto repeats = [&](const Tensor& parameter) {
+    return std::ranges::count_if(parameters,
+                                 [&](const Tensor& p) { return p.is_same(parameter); }) > 1;
+  };
+  if (std::ranges::any_of(parameters, repeats)) {
+    std::vector<Tensor> copies;
+    for (const Tensor& parameter : parameters) copies.push_back(compute_copy(parameter, dtype));
+    return at::cat(copies);
+  }
   return Copies::all().of(parameters, dtype);
 }
 

@@ -39,6 +39,15 @@ TEST(ComputeCopy, HoldsNeighboursOneBehindTheOther) {
   EXPECT_EQ(compute_copy(b, at::kFloat).data_ptr(), b.data_ptr());
 }
 
+TEST(ComputeCopy, OfAParameterTwiceIsTwoCopies) {
+  const Tensor a = torch::randn({3, 4}), b = torch::randn({5, 4});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(testing::same_bits(compute_copy({a, b, a}, at::kBFloat16),
+                                   at::cat({a, b, a}).to(at::kBFloat16)));
+    a.fill_(5);
+  }
+}
+
 TEST(ComputeCopy, IsTheOptimizersUntilSomebodyElseWrites) {
   const torch::NoGradGuard no_grad;
   const Tensor parameter = torch::zeros({2, 2});
