@@ -118,6 +118,9 @@ class Copies {
     for (const Tensor& parameter : parameters) rows += parameter.size(0);
     std::vector<int64_t> shape = parameters.front().sizes().vec();
     shape[0] = rows;
+    // Whatever mode the caller is in, an optimizer may write the copy after it.
+    const c10::InferenceMode no_inference(false);
+    const at::NoGradGuard no_grad;
     const Tensor whole = at::empty(shape, parameters.front().options().dtype(dtype));
     int64_t row = 0;
     for (const Tensor& parameter : parameters) {
@@ -134,14 +137,17 @@ class Copies {
            entry.data == parameter.const_data_ptr();
   }
 
+  // A tensor of inference mode counts none.
   static uint32_t version_of(const Tensor& parameter) {
-    return parameter.unsafeGetTensorImpl()->version_counter().current_version();
+    return parameter.is_inference()
+               ? 0
+               : parameter.unsafeGetTensorImpl()->version_counter().current_version();
   }
 
   static void note(Entry& entry, const Tensor& parameter) {
     entry.version = version_of(parameter);
     entry.data = parameter.const_data_ptr();
-    entry.is_fresh = true;
+    entry.is_fresh = !parameter.is_inference();
   }
 
   static void cast(Entry& entry, const Tensor& parameter) {

@@ -121,6 +121,24 @@ TEST(ComputeCopy, FollowsReplays) {
   EXPECT_EQ(first_of(other), 9);
 }
 
+TEST(ComputeCopy, KnowsInferenceMode) {
+  const Tensor parameter = torch::ones({2, 2});
+  Tensor inferred;
+  {
+    const c10::InferenceMode inference;
+    EXPECT_EQ(first_of(parameter), 1);
+    inferred = torch::ones({2, 2});
+    EXPECT_EQ(first_of(inferred), 1);
+    inferred.fill_(2);  // counted by nobody
+    EXPECT_EQ(first_of(inferred), 2);
+    update(inferred, 3);
+    EXPECT_EQ(first_of(inferred), 3);
+  }
+  EXPECT_EQ(first_of(inferred), 3);
+  update(parameter, 4);  // the copy that was made above, in its place
+  EXPECT_EQ(first_of(parameter), 5);
+}
+
 TEST(ComputeCopy, DoesNotOutliveItsParameter) {
   for (int i = 0; i < 100; ++i) {  // addresses come again
     const Tensor parameter = torch::full({4, 4}, i);
