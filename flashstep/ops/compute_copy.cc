@@ -34,6 +34,7 @@ class Copies {
 
   Tensor of(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
     const std::lock_guard lock(mutex_);
+    if (++uses_ > entries_.size()) drop_dead();  // a look at one entry a use, on average
     // A copy that no optimizer maintains is made anew, in memory of its own: a graph of autograd
     // may still need the one before. One that is maintained stays where it is: a CUDA graph knows
     // it.
@@ -72,6 +73,7 @@ class Copies {
 
   void refresh() {
     const std::lock_guard lock(mutex_);
+    drop_dead();
     for (auto& [address, entry] : entries_) {
       const auto strong = entry.parameter.lock();
       if (!strong || !entry.is_maintained()) continue;
@@ -87,10 +89,17 @@ class Copies {
 
   void forget() {
     const std::lock_guard lock(mutex_);
+    drop_dead();
     for (auto& [address, entry] : entries_) entry.is_fresh = false;
   }
 
  private:
+  // Parameters that are gone leave the memory of their copies.
+  void drop_dead() {
+    std::erase_if(entries_, [](const auto& item) { return item.second.parameter.expired(); });
+    uses_ = 0;
+  }
+
   Entry& entry_of(const Tensor& parameter) { return entries_.at(parameter.unsafeGetTensorImpl()); }
 
   // Whether the parameters' copies lie one behind the other, with nothing else.
@@ -113,7 +122,7 @@ class Copies {
   }
 
   void make(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
-    std::erase_if(entries_, [](const auto& item) { return item.second.parameter.expired(); });
+    drop_dead();
     int64_t rows = 0;
     for (const Tensor& parameter : parameters) rows += parameter.size(0);
     std::vector<int64_t> shape = parameters.front().sizes().vec();
@@ -157,6 +166,7 @@ class Copies {
 
   std::mutex mutex_;
   std::unordered_map<c10::TensorImpl*, Entry> entries_;
+  size_t uses_ = 0;  // since drop_dead()
 };
 
 // Matrices that lie one behind the other in one storage, as one; undefined if they do not.

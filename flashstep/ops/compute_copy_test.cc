@@ -147,6 +147,27 @@ TEST(ComputeCopy, DoesNotOutliveItsParameter) {
   EXPECT_FALSE(internal::copy_written_with(torch::ones({2})).defined());
 }
 
+TEST(ComputeCopy, LeavesItsMemoryThoughNoOtherIsMade) {
+  const Tensor living = torch::ones({2, 2});
+  first_of(living);
+  update(living, 2);  // from here on its copy stays
+  const auto goes_after = [](const std::function<void()>& call) {
+    Tensor parameter = torch::ones({2, 2});
+    const c10::weak_intrusive_ptr<c10::TensorImpl> copy(
+        compute_copy(parameter, at::kBFloat16).getIntrusivePtr());
+    call();
+    const bool was_there = !copy.expired();
+    parameter.reset();
+    call();
+    return was_there && copy.expired();
+  };
+  EXPECT_TRUE(goes_after([&] {
+    for (int i = 0; i < 10; ++i) first_of(living);
+  }));
+  EXPECT_TRUE(goes_after(internal::refresh_copies_before_replay));
+  EXPECT_TRUE(goes_after(forget_compute_copies));
+}
+
 TEST(ComputeCopy, NamesWhatIsWrong) {
   EXPECT_THROW(compute_copy(std::vector<Tensor>{}, at::kBFloat16), UserError);
   EXPECT_THROW(compute_copy({torch::ones({2, 3}), torch::ones({2, 4})}, at::kBFloat16), UserError);
