@@ -322,7 +322,8 @@ bool fused_block_takes(const Tensor& x, const TransformerBlockImpl& block,
          is_whole(x.size(-1) / block.attn->num_heads()) && context.rotary.cos.is_cuda();
 }
 
-Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockContext& context) {
+Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const BlockContext& context) {
+  const Tensor x = x_any.contiguous();  // the kernels' rows lie one behind the other
   const auto dtype = compute_dtype(x);
   const Recompute recompute = context.recompute;
   const auto& attn = *block.attn;

@@ -1,5 +1,6 @@
 // The fused block against the readable one.
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
 #include <torch/utils.h>
 
@@ -134,6 +135,24 @@ TEST_F(FusedBlockGpu, AgreesWithTheReadableBlock) {
       Case c(config);
       expect_agreement(c, dtype);
     }
+  }
+}
+
+TEST_F(FusedBlockGpu, TakesRowsThatLieApart) {
+  Case c(config_of(64, 176, 4));
+  const auto run = [&](const Tensor& given) {
+    const Tensor x = given.detach().requires_grad_();
+    const RotaryTables tables = rotary_tables(x.size(1), 16, 10000.0).to(kGpu);
+    const AutocastGuard autocast(at::kCUDA, at::kBFloat16);
+    const Tensor y = fused_block(x, *c.block, {tables, nullptr});
+    return std::pair(y.detach(), torch::autograd::grad({y.square().sum()}, {x})[0]);
+  };
+  const Tensor many = torch::randn({4, 6, 64}, kGpu), one = torch::randn({1, 12, 64}, kGpu);
+  for (const Tensor& x : {many.narrow(1, 5, 1), one.slice(1, 0, 12, 2),
+                          many.narrow(1, 0, 1).narrow(0, 0, 1).expand({4, 6, 64})}) {
+    const auto got = run(x), expected = run(x.contiguous());
+    EXPECT_TRUE(testing::same_bits(got.first, expected.first)) << x.strides();
+    EXPECT_TRUE(testing::same_bits(got.second, expected.second)) << x.strides();
   }
 }
 
