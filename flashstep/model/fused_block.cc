@@ -315,11 +315,17 @@ bool fused_block_takes(const Tensor& x, const TransformerBlockImpl& block,
   if (!internal::has_cuda_kernel(x) || context.cache != nullptr || x.numel() == 0) return false;
   const auto dtype = compute_dtype(x);
   const Tensor& weight = block.ffn->w1->weight;
+  const int64_t head_dim = x.size(-1) / block.attn->num_heads();
+  const auto is_table = [&](const Tensor& table) {  // of others rope() says what it expects
+    return table.sizes() == at::IntArrayRef({x.size(1), head_dim / 2}) &&
+           table.scalar_type() == at::kFloat && table.device() == x.device();
+  };
   return dtype != at::kFloat && (x.scalar_type() == at::kFloat || x.scalar_type() == dtype) &&
          (weight.scalar_type() == at::kFloat || weight.scalar_type() == dtype) &&
-         block.ln1->weight.scalar_type() == at::kFloat && weight.device() == x.device() &&
-         is_whole(x.size(-1)) && is_whole(weight.size(0)) &&
-         is_whole(x.size(-1) / block.attn->num_heads()) && context.rotary.cos.is_cuda();
+         block.ln1->weight.scalar_type() == at::kFloat &&
+         block.ln2->weight.scalar_type() == at::kFloat && weight.device() == x.device() &&
+         is_whole(x.size(-1)) && is_whole(weight.size(0)) && is_whole(head_dim) &&
+         is_table(context.rotary.cos) && is_table(context.rotary.sin);
 }
 
 Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const BlockContext& context) {

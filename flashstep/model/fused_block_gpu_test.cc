@@ -4,6 +4,7 @@
 #include <torch/cuda.h>
 #include <torch/utils.h>
 
+#include "flashstep/error.h"
 #include "flashstep/model.h"
 #include "flashstep/model/fused_block.h"
 #include "flashstep/ops/compute_copy.h"
@@ -309,6 +310,25 @@ TEST_F(FusedBlockGpu, RefusesWhatItCannotCompute) {
     return block.forward(x, context);
   };
   odd.run(forward, at::kBFloat16);
+}
+
+TEST_F(FusedBlockGpu, TakesTablesAndNormsOfItsOwnOnly) {
+  Case c(config_of(64, 176, 4));
+  const RotaryTables tables = rotary_tables(48, 16, 10000.0).to(kGpu);
+  const AutocastGuard autocast(at::kCUDA, at::kBFloat16);
+  EXPECT_TRUE(fused_block_takes(c.x, *c.block, {tables, nullptr}));
+  for (const RotaryTables& other :
+       {tables.slice(0, 47), RotaryTables{tables.cos, tables.sin.narrow(1, 0, 7)},
+        RotaryTables{tables.cos.to(at::kDouble), tables.sin}}) {
+    const BlockContext context{other, nullptr};
+    EXPECT_FALSE(fused_block_takes(c.x, *c.block, context));
+    EXPECT_THROW(c.block->forward(c.x, context), UserError);
+  }
+  const RotaryTables apart{tables.cos, tables.sin.cpu()};
+  EXPECT_FALSE(fused_block_takes(c.x, *c.block, {apart, nullptr}));
+  const Tensor weight = c.block->ln2->weight.detach();
+  c.block->ln2->weight.set_data(weight.to(at::kBFloat16));
+  EXPECT_FALSE(fused_block_takes(c.x, *c.block, {tables, nullptr}));
 }
 
 TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
