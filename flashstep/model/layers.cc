@@ -55,7 +55,9 @@ at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockCont
   const ScopedRange whole("self-attention");
   const int64_t b = x.size(0), n = x.size(1);
   const auto heads = [&](Linear& projection, int64_t count) {  // (B, N, C) -> (B, H, N, D)
-    return projection->forward(x).view({b, n, count, -1}).transpose(1, 2);
+    return projection->forward(x)
+        .view({b, n, count, projection->weight.size(0) / count})
+        .transpose(1, 2);
   };
   const auto rotate = [&](const at::Tensor& x) {
     const ScopedRange range("rope");
@@ -73,7 +75,7 @@ at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockCont
     const ScopedRange range("attention");
     return attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
   }();
-  return output_proj->forward(attended.transpose(1, 2).reshape({b, n, -1}));
+  return output_proj->forward(attended.transpose(1, 2).flatten(2));
 }
 
 SwigluNetworkImpl::SwigluNetworkImpl(int64_t d_model, int64_t d_ff,

@@ -178,6 +178,21 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
   EXPECT_SAYS("int64 tokens of shape (B, N)", model->forward(torch::zeros({1, 3})));
 }
 
+TEST(Transformer, TakesNoTokens) {
+  Transformer model(tiny(), 1);
+  for (const auto& sizes : {std::vector<int64_t>{0, 4}, {2, 0}}) {
+    const auto tokens = torch::zeros(sizes, at::kLong);
+    const auto logits = model->forward(tokens);
+    EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{sizes[0], sizes[1], 61}));
+    logits.sum().backward();
+    for (const auto& parameter : model->parameters())
+      EXPECT_EQ(parameter.grad().abs().max().item<double>(), 0);
+    const auto loss = model->loss(tokens, tokens);  // a mean of nothing
+    EXPECT_TRUE(std::isnan(loss.item<double>()));
+    loss.backward();
+  }
+}
+
 ModelConfig grouped_and_tied() {
   ModelConfig config = tiny();
   config.num_kv_heads = 2;
