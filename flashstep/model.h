@@ -131,7 +131,8 @@ class KeyValueCache {
   KeyValueCache(const ModelConfig& config, int64_t batch, int64_t capacity,
                 const torch::TensorOptions& options);
   int64_t length() const { return layers_.empty() ? 0 : layers_.front().length; }
-  void clear();
+  void clear() { truncate(0); }
+  void truncate(int64_t length);  // forgets what is behind the first `length` positions
   LayerCache& layer(int64_t index) { return layers_[index]; }
 
  private:
@@ -167,6 +168,7 @@ class TransformerImpl : public torch::nn::Module {
   // context_length.
   at::Tensor forward(const at::Tensor& tokens);
   // The same for tokens that follow those in `cache`, which it extends; without gradients.
+  // UserError for a cache of another B. Whatever it throws, the cache is as it was.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
   // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
   // the hidden states, for which a GPU never holds all logits in float32 and bfloat16.

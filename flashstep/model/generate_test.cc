@@ -46,6 +46,33 @@ TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {
   }
 }
 
+TEST(KeyValueCache, IsOfOneBatch) {
+  Transformer model(tiny(), 1);
+  KeyValueCache cache(tiny(), 2, 24, at::kFloat);
+  for (const int64_t batch : {1, 3}) {
+    EXPECT_SAYS(str("[model] expected tokens of B = 2 sequences as the cache has, got ", batch),
+                model->forward(torch::zeros({batch, 3}, at::kLong), cache));
+  }
+  EXPECT_EQ(cache.length(), 0);
+}
+
+TEST(KeyValueCache, IsAsItWasWhenARunFails) {
+  Transformer model(tiny(), 1);
+  const at::NoGradGuard no_grad;
+  const auto tokens = torch::randint(61, {2, 9});
+  KeyValueCache cache(tiny(), 2, 24, at::kFloat);
+  model->forward(tokens.narrow(1, 0, 4), cache);
+  model->set_block_runner([](std::span<const BlockCall> blocks, const at::Tensor& x) -> at::Tensor {
+    run_blocks_in_order(blocks.first(2), x);
+    throw MachineError("no memory");
+  });
+  EXPECT_THROW(model->forward(tokens.narrow(1, 4, 3), cache), MachineError);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(cache.layer(i).length, 4);
+  model->set_block_runner(run_blocks_in_order);
+  EXPECT_TRUE(testing::close(model->forward(tokens.narrow(1, 4, 5), cache),
+                             model->forward(tokens).narrow(1, 4, 5), 2e-5));
+}
+
 TEST(Generate, CachedAndUncachedAgreeBeyondTheContext) {
   Transformer model(tiny(), 1);
   const std::vector<int64_t> prompt = {3, 1, 4};

@@ -60,8 +60,8 @@ KeyValueCache::KeyValueCache(const ModelConfig& config, int64_t batch, int64_t c
   }
 }
 
-void KeyValueCache::clear() {
-  for (auto& layer : layers_) layer.length = 0;
+void KeyValueCache::truncate(int64_t length) {
+  for (auto& layer : layers_) layer.length = std::min(layer.length, length);
 }
 
 TransformerImpl::TransformerImpl(const ModelConfig& config, std::optional<uint64_t> seed,
@@ -166,6 +166,11 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   require(begin + tokens.size(1) <= config_.context_length,
           "[model] expected at most context_length = ", config_.context_length, " tokens, got ",
           begin + tokens.size(1));
+  if (cache != nullptr) {
+    const int64_t batch = cache->layer(0).keys.size(0);
+    require(tokens.size(0) == batch, "[model] expected tokens of B = ", batch,
+            " sequences as the cache has, got ", tokens.size(0));
+  }
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
@@ -185,7 +190,12 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
       recompute_ == Recompute::kBlock && cache == nullptr
           ? recompute_blocks(recompute_group_, block_runner_, recompute_count_)
           : block_runner_;
-  return ln_final->forward(runner(calls, embed(tokens)));
+  try {
+    return ln_final->forward(runner(calls, embed(tokens)));
+  } catch (...) {
+    if (cache != nullptr) cache->truncate(begin);  // some layers have these tokens, some not
+    throw;
+  }
 }
 
 at::Tensor TransformerImpl::forward(const at::Tensor& tokens) { return head(hidden(tokens)); }
