@@ -130,6 +130,20 @@ TEST(Rope, RotatesInterleavedPairsByThePosition) {
   }
 }
 
+TEST(Rope, NamesTheDevicesOfItsTables) {
+  const auto tables = rotary_tables(3, 4, 10000.0);
+  const auto x = torch::ones({1, 1, 3, 4});
+  for (const RotaryTables& apart : {RotaryTables{tables.cos.to(at::kMeta), tables.sin},
+                                    RotaryTables{tables.cos, tables.sin.to(at::kMeta)}}) {
+    try {
+      rope(x, apart);
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("device"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(Rope, HasTheRightGradient) {
   const auto tables = rotary_tables(3, 6, 10000.0);
   expect_gradients([&](const auto& in) { return rope(in[0], tables); },

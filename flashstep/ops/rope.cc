@@ -91,7 +91,8 @@ at::Tensor rope(const at::Tensor& x, const RotaryTables& tables) {
           "[rope] expected float32 tables of shape (", expected[0], ", ", expected[1], "), got ",
           tables.cos.sizes(), " and ", tables.sin.sizes());
   const bool has_kernel = internal::has_cpu_kernel(x) || internal::has_cuda_kernel(x);
-  if (!has_kernel || tables.cos.device() != x.device()) return rope_reference(x, tables);
+  if (!has_kernel || tables.cos.device() != x.device() || tables.sin.device() != x.device())
+    return rope_reference(x, tables);  // which names the devices
   return FusedRope::apply(x, tables.cos.contiguous(), tables.sin.contiguous(), /*inverse=*/false);
 }
 
