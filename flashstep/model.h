@@ -179,7 +179,7 @@ class TransformerImpl : public torch::nn::Module {
   void initialize(uint64_t seed);
   void initialize(const ParameterFill& fill);  // the same distributions, drawn by `fill`
   // What initialize(seed) gives the parameters, part by part: for those that nobody holds whole.
-  PartFill part_fill(uint64_t seed);
+  PartFill part_fill(uint64_t seed) const;
   const ModelConfig& config() const { return config_; }
 
   const BlockRunner& block_runner() const { return block_runner_; }
@@ -200,6 +200,7 @@ class TransformerImpl : public torch::nn::Module {
   Linear lm_head{nullptr};
 
  private:
+  void draw(const ParameterFill& fill) const;  // all but the norms
   RotaryTables rotary_rows(int64_t begin, int64_t length, at::Device device);
   at::Tensor embed(const at::Tensor& tokens);  // (B, N) -> (B, N, C)
   at::Tensor head(const at::Tensor& hidden);   // (B, N, C) -> (B, N, V)

@@ -151,6 +151,20 @@ TEST(Initialization, IsDrawnByWhomeverIsAsked) {
   EXPECT_EQ(hash_of(model), hash_of(expected));
 }
 
+TEST(Initialization, AskedForInPartsChangesNothing) {
+  Transformer model(tiny(), 1), expected(tiny(), 1);
+  {
+    const at::NoGradGuard no_grad;
+    model->ln_final->weight.fill_(2);
+    expected->ln_final->weight.fill_(2);
+  }
+  const PartFill fill = model->part_fill(1);
+  EXPECT_EQ(hash_of(model), hash_of(expected));
+  const at::Tensor norm = torch::empty({3});
+  fill("ln_final.weight", norm, 0);
+  EXPECT_TRUE(testing::same_bits(norm, torch::ones({3})));
+}
+
 TEST(Initialization, DoesNotDependOnOtherLayers) {
   auto deeper = tiny();
   deeper.num_layers = 5;

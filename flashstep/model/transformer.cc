@@ -91,6 +91,14 @@ void TransformerImpl::initialize(uint64_t seed) {
 }
 
 void TransformerImpl::initialize(const ParameterFill& fill) {
+  draw(fill);
+  const at::NoGradGuard no_grad;
+  for (const auto& module : modules(/*include_self=*/false)) {
+    if (const auto* norm = module->as<RmsNormImpl>()) norm->weight.fill_(1.0);
+  }
+}
+
+void TransformerImpl::draw(const ParameterFill& fill) const {
   constexpr double kTruncation = 3.0;  // standard deviations, as the course's model has it
   const auto of_a_linear = [](const at::Tensor& weight) {
     return std::sqrt(2.0 / static_cast<double>(weight.size(0) + weight.size(1)));
@@ -103,20 +111,17 @@ void TransformerImpl::initialize(const ParameterFill& fill) {
     } else if (const auto* embedding = module.value()->as<EmbeddingImpl>()) {
       const at::Tensor& weight = embedding->weight;
       fill(weight, config_.tie_embeddings ? of_a_linear(weight) : 1.0, kTruncation, name);
-    } else if (const auto* norm = module.value()->as<RmsNormImpl>()) {
-      const at::NoGradGuard no_grad;
-      norm->weight.fill_(1.0);
     }
   }
 }
 
-PartFill TransformerImpl::part_fill(uint64_t seed) {
+PartFill TransformerImpl::part_fill(uint64_t seed) const {
   struct Draw {
     double standard_deviation, bound;
   };
   std::unordered_map<std::string, Draw> draws;
-  initialize([&](const at::Tensor& /*parameter*/, double standard_deviation, double bound,
-                 const std::string& name) {
+  draw([&](const at::Tensor& /*parameter*/, double standard_deviation, double bound,
+           const std::string& name) {
     draws[name] = {standard_deviation, bound};
   });
   return [seed, draws](const std::string& name, const at::Tensor& values, int64_t begin) {
