@@ -84,6 +84,8 @@ AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
   const std::string name = options.implementation == "auto"
                                ? internal::choose_attention(problem, with_logsumexp)
                                : options.implementation;
+  require(name != "sdpa" || !with_logsumexp,
+          "[attention] implementation sdpa gives no logsumexp: expected another");
   const internal::AttentionKernel* const kernel =
       is_formula(name) ? nullptr : &kernel_by_name(problem, name);
   // Precision is decided: what runs below keeps the dtypes that it chooses.
@@ -92,7 +94,6 @@ AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
   if (name == "naive" || internal::nothing_to_compute(problem))
     return internal::naive_attention(problem, with_logsumexp);
   if (kernel != nullptr) return internal::kernel_attention(*kernel, problem);
-  require(!with_logsumexp, "[attention] implementation sdpa gives no logsumexp: expected another");
   return {internal::sdpa_attention(problem), Tensor()};
 }
 
