@@ -92,6 +92,8 @@ TEST(Swiglu, PromotesTwoDtypesAsPyTorchDoes) {
   y.sum().backward();
   EXPECT_EQ(a.grad().scalar_type(), at::kBFloat16);
   EXPECT_EQ(swiglu(b, a).scalar_type(), at::kFloat);
+  EXPECT_TRUE(testing::same_bits(swiglu_reference(a, b).detach(), expected));
+  EXPECT_EQ(swiglu_reference(a, b.to(at::kDouble)).scalar_type(), at::kDouble);
   EXPECT_THROW(swiglu(b, b.to(at::kLong)), UserError);
 }
 

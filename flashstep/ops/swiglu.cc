@@ -74,8 +74,9 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& dy_any, cons
 }  // namespace internal
 
 at::Tensor swiglu_reference(const at::Tensor& a, const at::Tensor& b) {
-  const auto dtype = a.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return (at::silu(a.to(dtype)) * b.to(dtype)).to(a.scalar_type());
+  const auto promoted = at::promote_types(a.scalar_type(), b.scalar_type());
+  const auto dtype = promoted == at::kDouble ? at::kDouble : at::kFloat;
+  return (at::silu(a.to(dtype)) * b.to(dtype)).to(promoted);
 }
 
 at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b) {
