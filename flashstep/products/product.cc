@@ -24,6 +24,9 @@ Tensor dense(const Tensor& x) {
 }
 
 void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
+  const auto dtype = a.scalar_type();
+  require(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+          "[product] expected a and b of float32, bfloat16 or float16, got ", dtype);
   require(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&
               a.scalar_type() == b.scalar_type() && a.device() == b.device(),
           "[product] expected a (M, K) and b (K, N) of one dtype and device, got ", a.sizes(),

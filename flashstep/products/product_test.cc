@@ -7,6 +7,7 @@
 #include "flashstep/products/cpu/packed.h"
 #include "flashstep/products/cpu_product.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -171,6 +172,10 @@ TEST(Product, NamesWhatIsWrong) {
   EXPECT_THROW(product(a, b.to(at::kBFloat16), d), UserError);
   EXPECT_THROW(product(a, b, d.to(at::kBFloat16)), UserError);
   EXPECT_THROW(product(a, b, d, torch::ones({8, 4}).t()), UserError);
+  for (const auto dtype : {at::kDouble, at::kLong}) {
+    testing::expect_sentence([&] { product(a.to(dtype), b.to(dtype), d.to(dtype)); },
+                             {"float32, bfloat16 or float16", c10::toString(dtype)});
+  }
 }
 
 }  // namespace
