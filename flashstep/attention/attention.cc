@@ -54,8 +54,9 @@ void check_dtype_and_device(const char* name, const Tensor& x, const Tensor& q) 
 
 AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
                                  const AttentionOptions& options) {
+  const char* const missing = !q_any.defined() ? "q" : !k_any.defined() ? "k" : "v";
   require(q_any.defined() && k_any.defined() && v_any.defined(),
-          "[attention] expected tensors q, k and v");
+          "[attention] expected tensors q, k and v, got an undefined ", missing);
   const Tensor q = internal::in_autocast_dtype(q_any), k = internal::in_autocast_dtype(k_any),
                v = internal::in_autocast_dtype(v_any);
   internal::check_attention_tensors(q, k, v);

@@ -29,6 +29,7 @@ TEST(Attention, NamesWhatIsWrong) {
   const auto says = [&](const std::string& text, const std::function<void()>& call) {
     EXPECT_NE(refusal(call).find(text), std::string::npos) << refusal(call);
   };
+  says("expected tensors q, k and v, got an undefined k", [&] { attention(q, Tensor(), q); });
   says("expected q of shape (B..., N, D)", [&] { attention(torch::zeros(3), q, q); });
   says("expected k of rank 4", [&] { attention(q, torch::zeros({5, 8}), q); });
   says("expected k of shape (B..., M, 8) with", [&] {

@@ -201,7 +201,7 @@ Tensor compute_copy(const std::vector<Tensor>& parameters, at::ScalarType dtype)
     require(parameter.dim() == first.dim() && parameter.device() == first.device() &&
                 parameter.sizes().slice(1) == first.sizes().slice(1),
             "[compute_copy] expected matrices of one width on one device, got ", first.sizes(),
-            " and ", parameter.sizes());
+            " on ", first.device(), " and ", parameter.sizes(), " on ", parameter.device());
   }
   const at::NoGradGuard no_grad;
   if (std::ranges::all_of(parameters, [&](const Tensor& p) { return p.scalar_type() == dtype; })) {

@@ -5,6 +5,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -172,6 +173,12 @@ TEST(ComputeCopy, NamesWhatIsWrong) {
   EXPECT_THROW(compute_copy(std::vector<Tensor>{}, at::kBFloat16), UserError);
   EXPECT_THROW(compute_copy({torch::ones({2, 3}), torch::ones({2, 4})}, at::kBFloat16), UserError);
   EXPECT_THROW(compute_copy(torch::scalar_tensor(1.0), at::kBFloat16), UserError);
+  const Tensor near = torch::ones({2, 3}), far = torch::ones({2, 3}, at::kMeta);
+  testing::expect_sentence(
+      [&] {
+        compute_copy({near, far}, at::kBFloat16);
+      },
+      {"got [2, 3] on cpu and [2, 3] on meta"});
 }
 
 }  // namespace

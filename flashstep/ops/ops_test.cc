@@ -8,6 +8,7 @@
 #include "flashstep/ops/internal.h"
 #include "flashstep/ops/passes.h"
 #include "flashstep/ops/test_op.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -188,6 +189,12 @@ TEST(CrossEntropy, NamesWhatIsWrong) {
   EXPECT_THROW(rms_norm(logits, torch::ones({4}), 1e-5), UserError);
   EXPECT_THROW(swiglu(logits, logits[0]), UserError);
   EXPECT_THROW(rope(logits.unsqueeze(0), rotary_tables(3, 4, 10000.0)), UserError);
+  const auto tables = rotary_tables(3, 4, 10000.0);
+  testing::expect_sentence(
+      [&] {
+        rope(torch::ones({1, 1, 3, 4}), {tables.cos, tables.sin.to(at::kDouble)});
+      },
+      {"float32 tables of shape (3, 2), got [3, 2] of Float and [3, 2] of Double"});
   EXPECT_THROW(rotary_tables(3, 5, 10000.0), UserError);
 }
 

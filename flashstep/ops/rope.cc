@@ -89,7 +89,8 @@ at::Tensor rope(const at::Tensor& x, const RotaryTables& tables) {
   require(tables.cos.sizes() == expected && tables.sin.sizes() == expected &&
               tables.cos.scalar_type() == at::kFloat && tables.sin.scalar_type() == at::kFloat,
           "[rope] expected float32 tables of shape (", expected[0], ", ", expected[1], "), got ",
-          tables.cos.sizes(), " and ", tables.sin.sizes());
+          tables.cos.sizes(), " of ", tables.cos.scalar_type(), " and ", tables.sin.sizes(), " of ",
+          tables.sin.scalar_type());
   const bool has_kernel = internal::has_cpu_kernel(x) || internal::has_cuda_kernel(x);
   if (!has_kernel || tables.cos.device() != x.device() || tables.sin.device() != x.device())
     return rope_reference(x, tables);  // which names the devices

@@ -23,23 +23,33 @@ Tensor dense(const Tensor& x) {
   return are_dense(1, 0) || are_dense(0, 1) ? x : x.contiguous();
 }
 
+// In a message, which is all that it is made for.
+struct Described {
+  const Tensor& x;
+  friend std::ostream& operator<<(std::ostream& out, const Described& described) {
+    const Tensor& x = described.x;
+    return out << x.sizes() << " of " << x.scalar_type() << " with strides " << x.strides()
+               << " on " << x.device();
+  }
+};
+
 void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   const auto dtype = a.scalar_type();
   require(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
           "[product] expected a and b of float32, bfloat16 or float16, got ", dtype);
   require(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&
               a.scalar_type() == b.scalar_type() && a.device() == b.device(),
-          "[product] expected a (M, K) and b (K, N) of one dtype and device, got ", a.sizes(),
-          " of ", a.scalar_type(), " and ", b.sizes(), " of ", b.scalar_type());
+          "[product] expected a (M, K) and b (K, N) of one dtype and device, got ", Described{a},
+          " and ", Described{b});
   const std::vector<int64_t> shape = {a.size(0), b.size(1)};
   require(d.sizes() == shape &&
               (d.scalar_type() == a.scalar_type() || d.scalar_type() == at::kFloat) &&
               d.device() == a.device() && (d.stride(1) == 1 || d.size(1) == 1),
-          "[product] expected d of shape ", at::IntArrayRef(shape), " with dense rows, got ",
-          d.sizes(), " of ", d.scalar_type());
+          "[product] expected d of shape ", at::IntArrayRef(shape), " of a's dtype or float32 on ",
+          a.device(), " with dense rows, got ", Described{d});
   require(!c.defined() || (c.sizes() == d.sizes() && c.strides() == d.strides() &&
                            c.scalar_type() == d.scalar_type() && c.device() == d.device()),
-          "[product] expected c like d");
+          "[product] expected c like d, ", Described{d}, ", got ", Described{c});
 }
 
 std::atomic<Float32Products> float32_way = Float32Products::kExact;

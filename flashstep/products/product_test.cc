@@ -168,10 +168,19 @@ TEST(Product, OfACpuIsOneOfTheThree) {
 
 TEST(Product, NamesWhatIsWrong) {
   const Tensor a = torch::ones({4, 6}), b = torch::ones({6, 8}), d = torch::ones({4, 8});
-  EXPECT_THROW(product(a, a, d), UserError);
-  EXPECT_THROW(product(a, b.to(at::kBFloat16), d), UserError);
-  EXPECT_THROW(product(a, b, d.to(at::kBFloat16)), UserError);
-  EXPECT_THROW(product(a, b, d, torch::ones({8, 4}).t()), UserError);
+  const Tensor far = torch::ones({6, 8}, at::kMeta);
+  const auto says = testing::expect_sentence;
+  says([&] { product(a, a, d); }, {"expected a (M, K) and b (K, N)", "[4, 6] of Float"});
+  says([&] { product(a, b.to(at::kBFloat16), d); }, {"of one dtype", "[6, 8] of BFloat16"});
+  says([&] { product(a, far, d); }, {"[4, 6] of Float with strides [6, 1] on cpu", "on meta"});
+  says([&] { product(a, b, d.to(at::kBFloat16)); }, {"a's dtype or float32", "of BFloat16"});
+  says([&] { product(a, b, d.to(at::kMeta)); }, {"on cpu", "got [4, 8] of Float", "on meta"});
+  says([&] { product(a, b, torch::ones({8, 4}).t()); }, {"with dense rows", "strides [1, 4]"});
+  says(
+      [&] {
+        product(a, b, d, torch::ones({8, 4}).t());
+      },
+      {"expected c like d, [4, 8] of Float with strides [8, 1] on cpu, got [4, 8]", "[1, 4]"});
   for (const auto dtype : {at::kDouble, at::kLong}) {
     testing::expect_sentence([&] { product(a.to(dtype), b.to(dtype), d.to(dtype)); },
                              {"float32, bfloat16 or float16", c10::toString(dtype)});
