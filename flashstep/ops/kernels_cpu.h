@@ -58,7 +58,7 @@ void swiglu_backward(const SwigluBackward& args, int64_t begin, int64_t end);
 // Row r of [begin, end) is outer index r / positions and position r % positions.
 struct Rope {
   const void* x;
-  void* y;  // written with the same strides as x is read
+  void* y;  // of strides of its own
   Element type;
   const float *cos, *sin;  // (positions, head_dim / 2)
   int64_t heads, positions, head_dim;
