@@ -5,6 +5,7 @@
 
 #include "flashstep/attention/cuda/backward_launch.h"
 #include "flashstep/attention/cuda/backward_plan.h"
+#include "flashstep/attention/cuda/dispatch.h"
 #include "flashstep/attention/cuda/kernels.h"
 
 namespace flashstep::attention_cuda {
@@ -29,24 +30,8 @@ cudaError_t launch_passes(BackwardArguments args, cudaStream_t stream) {
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_dim(const BackwardArguments& args, cudaStream_t stream) {
-  switch (args.plan.padded_dim) {
-    case 16:
-      return launch_passes<kArithmetic, 16>(args, stream);
-    case 32:
-      return launch_passes<kArithmetic, 32>(args, stream);
-    case 64:
-      return launch_passes<kArithmetic, 64>(args, stream);
-    case 96:
-      return launch_passes<kArithmetic, 96>(args, stream);
-    case 128:
-      return launch_passes<kArithmetic, 128>(args, stream);
-    case 192:
-      return launch_passes<kArithmetic, 192>(args, stream);
-    case 256:
-      return launch_passes<kArithmetic, 256>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return launch_for_dim(args.plan.padded_dim,
+                        [&]<int kDim>() { return launch_passes<kArithmetic, kDim>(args, stream); });
 }
 
 cudaError_t launch_arithmetic(const BackwardArguments& args, cudaStream_t stream) {

@@ -1,6 +1,7 @@
 // The kernels around the backward passes that work row by row, bound by memory.
 #include "flashstep/attention/cuda/backward_launch.h"
 #include "flashstep/attention/cuda/backward_sums.cuh"
+#include "flashstep/attention/cuda/dispatch.h"
 #include "flashstep/attention/cuda/head_rows.cuh"
 #include "flashstep/attention/cuda/launch.cuh"
 
@@ -203,27 +204,13 @@ cudaError_t finish(const BackwardArguments& args, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_backward_prepare(const BackwardArguments& args, cudaStream_t stream) {
-  switch (args.pass.problem.element) {
-    case Element::kFloat32:
-      return prepare<Element::kFloat32>(args, stream);
-    case Element::kBfloat16:
-      return prepare<Element::kBfloat16>(args, stream);
-    case Element::kFloat16:
-      return prepare<Element::kFloat16>(args, stream);
-  }
-  return cudaErrorInvalidValue;
+  return launch_for(args.pass.problem.element,
+                    [&]<Element kElement>() { return prepare<kElement>(args, stream); });
 }
 
 cudaError_t launch_backward_finish(const BackwardArguments& args, cudaStream_t stream) {
-  switch (args.pass.problem.element) {
-    case Element::kFloat32:
-      return finish<Element::kFloat32>(args, stream);
-    case Element::kBfloat16:
-      return finish<Element::kBfloat16>(args, stream);
-    case Element::kFloat16:
-      return finish<Element::kFloat16>(args, stream);
-  }
-  return cudaErrorInvalidValue;
+  return launch_for(args.pass.problem.element,
+                    [&]<Element kElement>() { return finish<kElement>(args, stream); });
 }
 
 }  // namespace flashstep::attention_cuda

@@ -4,6 +4,7 @@
 #include <climits>
 #include <cmath>
 
+#include "flashstep/attention/cuda/dispatch.h"
 #include "flashstep/attention/cuda/forward_launch.h"
 #include "flashstep/attention/cuda/forward_plan.h"
 #include "flashstep/attention/cuda/forward_work.cuh"
@@ -43,42 +44,6 @@ ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, vo
   return a;
 }
 
-template <Element kElement>
-cudaError_t launch_dim(const ForwardArguments& arguments, const ForwardPlan& plan,
-                       cudaStream_t stream) {
-  switch (plan.dim) {
-    case 16:
-      return launch_forward<kElement, 16>(arguments, plan, stream);
-    case 32:
-      return launch_forward<kElement, 32>(arguments, plan, stream);
-    case 64:
-      return launch_forward<kElement, 64>(arguments, plan, stream);
-    case 96:
-      return launch_forward<kElement, 96>(arguments, plan, stream);
-    case 128:
-      return launch_forward<kElement, 128>(arguments, plan, stream);
-    case 192:
-      return launch_forward<kElement, 192>(arguments, plan, stream);
-    case 256:
-      return launch_forward<kElement, 256>(arguments, plan, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
-}
-
-cudaError_t launch_element(const ForwardArguments& arguments, const ForwardPlan& plan,
-                           cudaStream_t stream) {
-  switch (arguments.pass.problem.element) {
-    case Element::kFloat32:
-      return launch_dim<Element::kFloat32>(arguments, plan, stream);
-    case Element::kBfloat16:
-      return launch_dim<Element::kBfloat16>(arguments, plan, stream);
-    case Element::kFloat16:
-      return launch_dim<Element::kFloat16>(arguments, plan, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t forward(const Forward& pass, const ForwardPlan& plan, void* workspace,
@@ -89,7 +54,11 @@ cudaError_t forward(const Forward& pass, const ForwardPlan& plan, void* workspac
   }
   if (plan.blocks > INT_MAX / 2) return cudaErrorInvalidConfiguration;
   const ForwardArguments arguments = make_arguments(pass, plan, workspace);
-  const cudaError_t error = launch_element(arguments, plan, stream);
+  const cudaError_t error = launch_for(problem.element, [&]<Element kElement>() {
+    return launch_for_dim(plan.dim, [&]<int kDim>() {
+      return launch_forward<kElement, kDim>(arguments, plan, stream);
+    });
+  });
   if (error != cudaSuccess || plan.splits == 1) return error;
   return launch_forward_merge(arguments, stream);
 }

@@ -6,6 +6,7 @@
 //   l = sum_s 2^(r_s - r) l_s,   out = sum_s 2^(r_s - r) o_s / l,   logsumexp = ln(2) (r + log2 l).
 #include <algorithm>
 
+#include "flashstep/attention/cuda/dispatch.h"
 #include "flashstep/attention/cuda/forward_launch.h"
 #include "flashstep/attention/cuda/forward_output.cuh"
 #include "flashstep/attention/cuda/launch.cuh"
@@ -106,15 +107,8 @@ cudaError_t launch_merge(const ForwardArguments& a, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_forward_merge(const ForwardArguments& arguments, cudaStream_t stream) {
-  switch (arguments.pass.problem.element) {
-    case Element::kFloat32:
-      return launch_merge<Element::kFloat32>(arguments, stream);
-    case Element::kBfloat16:
-      return launch_merge<Element::kBfloat16>(arguments, stream);
-    case Element::kFloat16:
-      return launch_merge<Element::kFloat16>(arguments, stream);
-  }
-  return cudaErrorInvalidValue;
+  return launch_for(arguments.pass.problem.element,
+                    [&]<Element kElement>() { return launch_merge<kElement>(arguments, stream); });
 }
 
 }  // namespace flashstep::attention_cuda
