@@ -55,10 +55,11 @@ struct Sizes {
       : tokens(static_cast<double>(shape.batch_size * shape.seq_len)),
         element(shape.bf16 ? 2 : 4),
         width(tokens * static_cast<double>(c.d_model)),
+        keys(tokens * static_cast<double>(c.kv_width())),
         inner(tokens * static_cast<double>(c.d_ff)),
         weight(static_cast<double>(c.d_model) * static_cast<double>(c.vocab_size)),
         is_fused(shape.on_gpu && shape.bf16) {}
-  double tokens, element, width, inner;
+  double tokens, element, width, keys, inner;
   double weight;  // elements of the head's
   bool is_fused;
 };
@@ -127,39 +128,35 @@ double step_flops(const ModelConfig& config, int64_t batch_size, int64_t seq_len
 }
 
 std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassShape& shape) {
-  const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
-  const double element = shape.bf16 ? 2 : 4;
-  const double width = tokens * static_cast<double>(c.d_model);
-  const double keys = tokens * static_cast<double>(c.kv_width());
-  const double inner = tokens * static_cast<double>(c.d_ff);
+  const Sizes n(c, shape);
   const double stream = residual_stream_bytes(c, shape);
-  const bool is_fused = shape.on_gpu && shape.bf16;
   std::vector<SavedTensor> saved;
   const auto keep = [&](const std::string& name, double bytes) { saved.push_back({name, bytes}); };
   const auto keep_norm = [&](const std::string& name) {
-    keep(name + ": 1 / root mean square", 4 * tokens);
-    if (!is_fused || shape.recompute == Recompute::kNone) keep(name + ": output", element * width);
+    keep(name + ": 1 / root mean square", 4 * n.tokens);
+    if (!n.is_fused || shape.recompute == Recompute::kNone)
+      keep(name + ": output", n.element * n.width);
   };
   keep("input", stream);
   if (shape.recompute == Recompute::kBlock) return saved;
   keep_norm("ln1");
-  keep("q", element * width);
-  keep("k", element * keys);
-  keep("v", element * keys);
+  keep("q", n.element * n.width);
+  keep("k", n.element * n.keys);
+  keep("v", n.element * n.keys);
   if (shape.naive_attention) {
     keep("mask", static_cast<double>(shape.seq_len) * static_cast<double>(shape.seq_len));
     keep("attention weights", naive_memory(c, shape).kept);
   } else {
-    keep("logsumexp", 4 * tokens * static_cast<double>(c.num_heads));
+    keep("logsumexp", 4 * n.tokens * static_cast<double>(c.num_heads));
   }
-  keep("attention: output", element * width);
+  keep("attention: output", n.element * n.width);
   keep("residual stream after attention", stream);
   keep_norm("ln2");
-  if (is_fused && shape.recompute == Recompute::kInner) return saved;
-  keep("w1 x", element * inner);
-  keep("w3 x", element * inner);
-  if (is_fused) return saved;
-  keep("silu(w1 x) * w3 x", element * inner);
+  if (n.is_fused && shape.recompute == Recompute::kInner) return saved;
+  keep("w1 x", n.element * n.inner);
+  keep("w3 x", n.element * n.inner);
+  if (n.is_fused) return saved;
+  keep("silu(w1 x) * w3 x", n.element * n.inner);
   if (shape.bf16 && shape.weight_copies) {
     keep("weights in bfloat16", 2 * static_cast<double>(block_matrix_parameters(c)));
   }
@@ -216,25 +213,21 @@ double block_backward_bytes(const ModelConfig& c, const PassShape& shape) {
 }
 
 std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShape& shape) {
-  const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
-  const double element = shape.bf16 ? 2 : 4;
-  const double width = tokens * static_cast<double>(c.d_model);
-  const auto vocabulary = static_cast<double>(c.vocab_size);
+  const Sizes n(c, shape);
   std::vector<SavedTensor> saved = {{"input of the final norm", residual_stream_bytes(c, shape)},
-                                    {"ln_final: 1 / root mean square", 4 * tokens}};
+                                    {"ln_final: 1 / root mean square", 4 * n.tokens}};
   if (shape.on_gpu) {
-    saved.push_back({"gradient of ln_final's output", element * width});
+    saved.push_back({"gradient of ln_final's output", n.element * n.width});
     const int64_t rows = shape.batch_size * shape.seq_len;
     const bool is_one_chunk =
         linear_cross_entropy_rows(rows, c.vocab_size, shape.bf16 ? 2 : 4) == rows;
-    saved.push_back({"gradient of lm_head",
-                     (is_one_chunk ? element : 4) * static_cast<double>(c.d_model) * vocabulary});
+    saved.push_back({"gradient of lm_head", (is_one_chunk ? n.element : 4) * n.weight});
     return saved;
   }
-  saved.push_back({"ln_final: output", element * width});
-  if (shape.bf16)
-    saved.push_back({"lm_head in bfloat16", 2 * static_cast<double>(c.d_model) * vocabulary});
-  saved.push_back({"gradient of the logits", element * tokens * vocabulary});
+  saved.push_back({"ln_final: output", n.element * n.width});
+  if (shape.bf16) saved.push_back({"lm_head in bfloat16", 2 * n.weight});
+  saved.push_back(
+      {"gradient of the logits", n.element * n.tokens * static_cast<double>(c.vocab_size)});
   return saved;
 }
 
@@ -304,21 +297,18 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
 }
 
 double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {
-  const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
-  const double element = shape.bf16 ? 2 : 4;
-  const double width = tokens * static_cast<double>(c.d_model);
-  const double keys = tokens * static_cast<double>(c.kv_width());
-  const double inner = tokens * static_cast<double>(c.d_ff);
+  const Sizes n(c, shape);
   const double mixed =
-      shape.naive_attention ? naive_memory(c, shape).forward_peak : element * width;
-  const double attention = element * (width + 2 * keys) + mixed;  // q, k, v
-  const double feed_forward = element * (width + 3 * inner);      // ln2's output; w1 x, w3 x, gated
+      shape.naive_attention ? naive_memory(c, shape).forward_peak : n.element * n.width;
+  const double attention = n.element * (n.width + 2 * n.keys) + mixed;  // q, k, v
+  const double feed_forward =
+      n.element * (n.width + 3 * n.inner);  // ln2's output; w1 x, w3 x, gated
   // On a GPU the logits come in chunks.
   const int64_t all_rows = shape.batch_size * shape.seq_len;
   const int64_t rows = shape.on_gpu ? linear_cross_entropy_rows(all_rows, c.vocab_size,
-                                                                static_cast<int64_t>(element))
+                                                                static_cast<int64_t>(n.element))
                                     : all_rows;
-  const double head = element * static_cast<double>(rows * c.vocab_size);
+  const double head = n.element * static_cast<double>(rows * c.vocab_size);
   return residual_stream_bytes(c, shape) + std::max({attention, feed_forward, head});
 }
 
