@@ -190,7 +190,8 @@ struct Job {
   // The learning rate of update number t (1, 2, ...), given to every parameter group; empty: left
   // alone.
   std::function<double(int64_t t)> learning_rate = {};
-  // Mean loss on held-out data, in the units of `loss`; empty: no evaluation.
+  // Mean loss on held-out data, in the units of `loss`; empty: no evaluation. All ranks have it, or
+  // none, whoever calls it.
   std::function<double()> held_out_loss = {};
   // held_out_loss is called on all ranks, which divide the work; else on rank 0 only, unless
   // parameters are sharded (Parallelism::units).

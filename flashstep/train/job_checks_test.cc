@@ -9,6 +9,7 @@
 
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
+#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {
@@ -63,6 +64,30 @@ TEST_F(JobChecks, AConfigIsAJsonObject) {
     expect_sentence([&] { run(job_, options_); }, {"config_json", "JSON object"});
     EXPECT_FALSE(fs::exists(options_.run_directory));
   }
+}
+
+// One rank would wait for the others' buffers, or units.
+TEST_F(JobChecks, WhatAllRanksMustHaveIsRefusedOfOne) {
+  testing::run_ranks(2, [&](const Environment& environment) {
+    const Group group(environment);
+    options_.run_directory =
+        fs::temp_directory_path() / flashstep::str("job_checks_of_one_", ::getppid());
+    job_.parallel = data_parallelism(*net_, group);
+    if (group.is_first()) job_.held_out_loss = [] { return 1.0; };
+    expect_sentence([&] { run(job_, options_); },
+                    {"expected the same steps on every rank", "a held_out_loss on rank 0"});
+    fs::remove_all(options_.run_directory);
+  });
+  testing::run_ranks(2, [&](const Environment& environment) {
+    const Group group(environment);
+    options_.run_directory =
+        fs::temp_directory_path() / flashstep::str("job_checks_of_one_", ::getppid());
+    job_.parallel = full_sharding(*net_, group);
+    if (!group.is_first()) job_.sample = [] { return "text"; };
+    expect_sentence([&] { run(job_, options_); },
+                    {"expected the same steps on every rank", "a sample on rank 1"});
+    fs::remove_all(options_.run_directory);
+  });
 }
 
 }  // namespace

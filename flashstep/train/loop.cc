@@ -103,7 +103,9 @@ class Loop {
     const std::string own = flashstep::str(
         options_.steps, " steps of ", options_.step.accumulation_steps,
         " micro-batches, a checkpoint every ", options_.checkpointing_interval,
-        ", an evaluation every ", options_.evaluate_every, options_.resume ? ", resumed" : "");
+        ", an evaluation every ", options_.evaluate_every, options_.resume ? ", resumed" : "",
+        job_.held_out_loss ? ", a held_out_loss" : "",
+        is_sharded() && job_.sample ? ", a sample" : "");
     const std::vector<std::string> all = group()->all_gather(own);
     for (size_t rank = 1; rank < all.size(); ++rank) {
       require(all[rank] == all[0], "[train] expected the same steps on every rank, got ", all[0],
