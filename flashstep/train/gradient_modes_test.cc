@@ -11,6 +11,7 @@
 #include "flashstep/amp.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/fully_sharded.h"
+#include "flashstep/loop.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
@@ -159,6 +160,30 @@ TEST(GradientModes, OfAFullyShardedModuleAllRanksClipAndSkip) {
       net.step_in_backward(optimizer);
       net(own_rows(group)).square().mean().backward();
       testing::expect_sentence([&] { clip_grad_norm(optimizer, 1); }, {"gradients to clip"});
+    });
+  }
+}
+
+// Gradients of what the optimizer leaves alone add up from step to step.
+TEST(GradientModes, AStepClipsToTheNormOfWhatItUpdates) {
+  torch::manual_seed(5);
+  PlainToy whole;
+  torch::manual_seed(100);
+  whole.forward(torch::randn({8, 10})).square().mean().backward();
+  const double expected = whole.fc1->weight.grad().norm().item<double>();
+  for (const bool divides : {false, true}) {
+    testing::run_ranks(2, [&](const Environment& environment) {
+      const Group group(environment);
+      torch::manual_seed(5);
+      PlainToy net;
+      const auto parallel = divides ? full_sharding(net, group) : data_parallelism(net, group);
+      torch::optim::SGD optimizer({net.fc1->weight}, SGDOptions(0));
+      const auto loss = [&](int64_t, int64_t) {
+        return net.forward(own_rows(group)).square().mean();
+      };
+      TrainStep step({net.fc1->weight}, optimizer, loss, {.max_norm = 1e-3}, parallel);
+      for (int64_t i = 0; i < 3; ++i)
+        EXPECT_NEAR(step.run(i).grad_norm.item<double>(), expected, 1e-6 * expected) << i;
     });
   }
 }

@@ -134,7 +134,6 @@ void TrainStep::update(const Tensor& skip, const Tensor& norm,
 }
 
 Tensor TrainStep::norm_of(const std::vector<Tensor>& gradients) const {
-  if (const ShardedUnits* units = parallel_->units()) return units->gradient_norm();
   const GradientReducer* const reducer = parallel_->reducer();
   const bool of_all =
       reducer != nullptr && reducer->reduced_parameters().size() == parameters_.size();
