@@ -115,6 +115,32 @@ class ResumeTest(TrainCommandTest):
         os.remove("strange/validation.npy.manifest.json")  # nothing is known of it then
         self.assertEqual(flashstep("eval", "whole", "strange/validation.npy").returncode, 0)
 
+    def test_another_tokenizer_is_refused_where_the_runs_is_gone(self):
+        os.makedirs("bare")
+        for name in ("train", "validation"):
+            shutil.copy(f"data/{name}.npy", f"bare/{name}.npy")
+        made = flashstep("tokenizer", "train", "all.txt", "--vocab-size", 400, "--special-token", "<|endoftext|>", "--out",
+                         "bare/other")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        train = ("train", "config.json", "--run", "of_bare", "--set", "tokens.train=bare/train.npy", "--set",
+                 "tokens.validation=bare/validation.npy", "--set")
+        begun = flashstep(*train, "tokenizer.path=whole/tokenizer", "--set", "train.steps=4")
+        self.assertEqual(begun.returncode, 0, begun.stderr)
+        kept = contents("of_bare/tokenizer")
+        refusal = ["[resume]", "expected the tokenizer that the run began with", "bare/other"]
+        resume = (*train, "tokenizer.path=bare/other", "--set", "train.steps=6", "--resume")
+        self.refused(refusal, *resume)
+        shutil.rmtree("of_bare/tokenizer")
+        self.refused(refusal, *resume)
+        self.assertFalse(os.path.exists("of_bare/tokenizer"))
+        shutil.copytree("bare/other", "of_bare/tokenizer")
+        self.refused(refusal[:2], *resume)
+        shutil.rmtree("of_bare/tokenizer")
+        resumed = flashstep(*train, "tokenizer.path=whole/tokenizer", "--set", "train.steps=6", "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertEqual({name: content for name, (content, _) in contents("of_bare/tokenizer").items()},
+                         {name: content for name, (content, _) in kept.items()})
+
     def test_the_origin_of_the_weights_stays_the_runs(self):
         begun = flashstep("train", "config.json", "--run", "second", "--set", "train.init_from=whole")
         self.assertEqual(begun.returncode, 0, begun.stderr)

@@ -90,5 +90,18 @@ TEST_F(JobChecks, WhatAllRanksMustHaveIsRefusedOfOne) {
   });
 }
 
+TEST_F(JobChecks, AnotherTokenizerIsRefusedOnResuming) {
+  job_.tokenizer_fingerprint = "its own";
+  options_.checkpointing_interval = 0;
+  run(job_, options_);
+  options_.resume = true;
+  options_.steps = 6;
+  job_.tokenizer_fingerprint = "another";
+  expect_sentence([&] { run(job_, options_); },
+                  {"[resume] expected the tokenizer", "its own", "got another one (another)"});
+  job_.tokenizer_fingerprint.clear();  // not known
+  EXPECT_EQ(run(job_, options_).steps, 6);
+}
+
 }  // namespace
 }  // namespace flashstep

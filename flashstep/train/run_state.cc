@@ -70,7 +70,7 @@ OrderedJson random_state(const Job& job, torch::Device device) {
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
-  std::string data_fingerprint;                   // empty: the run had none
+  std::string data_fingerprint, tokenizer;        // fingerprints; empty: the run had none
   std::string optimizer_class;                    // empty: an earlier version has not written it
   std::optional<std::vector<SavedGroup>> groups;  // AdamW's, where they are kept
   std::vector<std::vector<std::string>> order;    // of other optimizers' parameters, by group
@@ -107,6 +107,7 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
     State state;
     state.config = json.at("config").dump();
     state.data_fingerprint = json.at("data").value("fingerprint", "");
+    state.tokenizer = json.value("tokenizer", "");
     state.optimizer_class = json.value("optimizer_class", "");
     if (json.contains("optimizer")) state.groups = parse_groups(json.at("optimizer").at("groups"));
     if (json.contains("parameters_of_groups")) json.at("parameters_of_groups").get_to(state.order);
@@ -156,6 +157,10 @@ void check_state(const State& state, int64_t step, const Job& job) {
               state.data_fingerprint == job.data_fingerprint,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
+  require(state.tokenizer.empty() || job.tokenizer_fingerprint.empty() ||
+              state.tokenizer == job.tokenizer_fingerprint,
+          "[resume] expected the tokenizer that the run began with (fingerprint ", state.tokenizer,
+          "), got another one (", job.tokenizer_fingerprint, ")");
   const std::string own_class = OptimizerTensors(job, {}).class_name();
   require(state.optimizer_class.empty() || state.optimizer_class == own_class,
           "[resume] expected the checkpoint of step ", step, " to be ", own_class,
@@ -257,18 +262,24 @@ bool has_other_held_out_data(const std::string& state_json, const Job& job) {
   return state.is_object() && !own.empty() && state.value(saved, own) != own;
 }
 
-std::string tokens_read_by(const std::filesystem::path& checkpoints) {
+std::string newest_state(const std::filesystem::path& checkpoints) {
   std::vector<int64_t> steps = list_checkpoints(checkpoints);
   std::ranges::sort(steps, std::greater());
   for (const int64_t step : steps) {
     const auto path = checkpoint_directory(checkpoints, step) / "state.json";
     try {
-      const CheckpointState state = parse_checkpoint_state(read_file(path), path.string());
-      return OrderedJson::parse(state.state_json).at("data").value("fingerprint", "");
+      return parse_checkpoint_state(read_file(path), path.string()).state_json;
     } catch (const std::exception&) {  // whoever opens it says why
     }
   }
   return "";
+}
+
+std::string tokens_read_by(const std::filesystem::path& checkpoints) {
+  const OrderedJson state = OrderedJson::parse(newest_state(checkpoints), nullptr, /*throw=*/false);
+  const OrderedJson::json_pointer saved("/data/fingerprint");
+  return state.contains(saved) && state.at(saved).is_string() ? state.at(saved).get<std::string>()
+                                                              : "";
 }
 
 RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,

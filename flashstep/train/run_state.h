@@ -50,14 +50,16 @@ std::string config_of(const std::string& state_json);
 // Whether the checkpoint's run had other held-out data than the job; false where either is unknown.
 bool has_other_held_out_data(const std::string& state_json, const Job& job);
 
-// The fingerprint of the tokens that a run has read, by the newest checkpoint that says one; empty:
-// none does.
+// The state_json of a run's newest checkpoint whose state.json can be read; empty: there is none.
+std::string newest_state(const std::filesystem::path& checkpoints);
+
+// The fingerprint of the tokens that the run has read, by that; empty: it says none.
 std::string tokens_read_by(const std::filesystem::path& checkpoints);
 
 // Gives everything back, one tensor after the other, of which each rank reads its share alone. With
 // several ranks all of them call it, with what share_checkpoint gave them. UserError if the
 // checkpoint is of another module (AgreedError: a name or shape differs), of another optimizer,
-// read other data, or is refused by job.check_config.
+// read other data, had another tokenizer, or is refused by job.check_config.
 using LoadStepState = std::function<void(const NamedTensors& step_state)>;
 RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state);

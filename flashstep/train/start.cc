@@ -92,18 +92,24 @@ bool is_same_place(const std::string& a, const std::string& b) {
 }  // namespace
 
 void keep_tokenizer(const Config& config, const Tokenizer& tokenizer, const RunDirectory& run) {
-  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.tokenizer())) {
-    save_tokenizer(tokenizer, run.tokenizer());
-    return;
+  const bool is_resumed = !list_checkpoints(run.checkpoints()).empty();
+  const bool is_kept = is_resumed && std::filesystem::exists(run.tokenizer());
+  std::string began_with;
+  if (is_kept) {
+    began_with = Tokenizer::load(run.tokenizer()).fingerprint();
+  } else if (is_resumed) {
+    began_with = tokenizer_of(newest_state(run.checkpoints()));
   }
-  require(Tokenizer::load(run.tokenizer()).fingerprint() == tokenizer.fingerprint(),
-          "[resume] expected the tokenizer that the run began with, in ", run.tokenizer().string(),
+  require(began_with.empty() || began_with == tokenizer.fingerprint(),
+          "[resume] expected the tokenizer that the run began with, ",
+          is_kept ? "in " + run.tokenizer().string() : "of fingerprint " + began_with,
           ", got another one",
           config.tokenizer.path.empty()
               ? str(", trained on another text: has ", config.text.source,
                     " (text.source) changed since? Go on with the text as it was, or begin a new "
                     "run")
               : str(", ", config.tokenizer.path));
+  if (!is_kept) save_tokenizer(tokenizer, run.tokenizer());
 }
 
 bool check_saved_config(Config& config, const RunDirectory& run, int world_size) {
