@@ -288,21 +288,24 @@ RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
   StoredTensors of_optimizer = std::move(checkpoint.optimizer.tensors);
   const StoredTensors buffers = take_out(of_optimizer, kRankBuffers);
   const StoredTensors scale = take_out(of_optimizer, "scaler/");
-  OptimizerTensors optimizer(job, whole_tensors(job.module, *job.parallel));
+  const NamedTensors wholes = whole_tensors(job.module, *job.parallel);
+  OptimizerTensors optimizer(job, wholes);
+  NamedTensors step_state;
+  for (const StoredTensor& tensor : scale) step_state.emplace_back(tensor.name, tensor.whole());
   try {
+    // All that may be refused is, before anything is loaded.
+    const std::string source = flashstep::str("the checkpoint of step ", checkpoint.step);
     check_state(state, checkpoint.step, job);
-    optimizer.open(of_optimizer);  // which may refuse them: nothing is loaded yet
-    load_module(job.module, *job.parallel, checkpoint.model.tensors,
-                flashstep::str("the checkpoint of step ", checkpoint.step));
+    optimizer.open(of_optimizer);
+    check_weights(wholes, checkpoint.model.tensors, source);
+    load_step_state(step_state);
+    load_module(job.module, *job.parallel, checkpoint.model.tensors, source);
   } catch (const UserError& error) {
     throw AgreedError(error);  // all ranks have read the same
   }
   if (state.is_of_as_many_ranks) load_rank_buffers(job, buffers);
   optimizer.load(std::move(of_optimizer));
   if (state.groups && job.keeps_options) set_options(*state.groups, job.optimizer);
-  NamedTensors step_state;
-  for (const StoredTensor& tensor : scale) step_state.emplace_back(tensor.name, tensor.whole());
-  load_step_state(step_state);
   GradientReducer* const reducer = job.parallel->reducer();
   // Of other trained parameters (some were frozen) there is no order to keep.
   if (reducer != nullptr && !state.bucket_order.empty() &&

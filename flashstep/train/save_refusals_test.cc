@@ -11,6 +11,7 @@
 #include <torch/optim/sgd.h>
 
 #include "flashstep/checkpoint.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/ranks.h"
@@ -118,6 +119,32 @@ TEST(Save, AnotherDtypeIsConvertedOrRefused) {
   EXPECT_TRUE(torch::equal(lower.mask, torch::full({2}, 0.5, torch::kBFloat16)));
   expect_sentence([&] { load_if_exists(folder.path, whole, *second); },
                   {"expected mask of Byte", "got Float"});
+}
+
+TEST(Save, WithoutItsLossScaleNothingIsLoaded) {
+  const Folder folder("no_scale");
+  Net net, other(/*seed=*/2);
+  const OptimizerPtr saved = make(0, net.parameters()), optimizer = make(0, other.parameters());
+  take_step(net, *saved);
+  save(folder.path, net, *saved, 1);
+  const std::vector<Tensor> before = testing::tensors_of(other);
+  GradientScaler scaler(torch::kCPU);
+  EXPECT_THROW(load_if_exists(folder.path, other, *optimizer, {.scaler = &scaler}), AgreedError);
+  testing::expect_same(testing::tensors_of(other), before);
+  EXPECT_TRUE(optimizer->state().empty());
+}
+
+// A scaler of a checkpoint that is refused for another reason.
+TEST(Save, ALossScaleIsNotLoadedAlone) {
+  const Folder folder("scale_alone");
+  Net net;
+  torch::nn::Linear other(3, 3);
+  const OptimizerPtr saved = make(0, net.parameters()), optimizer = make(0, other->parameters());
+  GradientScaler scaler(torch::kCPU, {.initial_scale = 64}), own(torch::kCPU);
+  save(folder.path, net, *saved, 1, {.scaler = &scaler});
+  expect_sentence([&] { load_if_exists(folder.path, other, *optimizer, {.scaler = &own}); },
+                  {"weight", "step 1"});
+  EXPECT_EQ(own.scale().item<float>(), 65536);
 }
 
 // All ranks find the mistake, and end with their own sentence.
