@@ -145,22 +145,24 @@ fs::path without_slash(const fs::path& directory) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-// One that cannot be read for the moment keeps its name.
-void set_later_aside(const fs::path& checkpoints, int64_t step, Compared compared) {
-  bool is_renamed = false;
+// Their new names. One that cannot be read for the moment keeps its own.
+std::vector<fs::path> set_later_aside(const fs::path& checkpoints, int64_t step,
+                                      Compared compared) {
+  std::vector<fs::path> renamed;
   for (const int64_t later : list_checkpoints(checkpoints)) {
     if (later <= step) continue;
     const fs::path directory = checkpoint_directory(checkpoints, later);
     const Condition condition = condition_of(directory, compared);
     if (condition == Condition::kUnknown) continue;
-    is_renamed = true;
     if (condition == Condition::kWhole) {
-      set_aside(directory, kDiscarded);
+      renamed.push_back(set_aside(directory, kDiscarded));
     } else {
-      rename_path(directory, free_name(directory, kDamaged));
+      renamed.push_back(free_name(directory, kDamaged));
+      rename_path(directory, renamed.back());
     }
   }
-  if (is_renamed) sync_directory(checkpoints);
+  if (!renamed.empty()) sync_directory(checkpoints);
+  return renamed;
 }
 
 std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t newest_step,
@@ -169,7 +171,9 @@ std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t new
   for (const fs::path& entry : entries(checkpoints)) {
     if (!named_before(entry, kDiscarded).empty()) aside.push_back(entry);
   }
-  set_later_aside(checkpoints, newest_step, Compared::kSizes);  // other ranks wait
+  // kSizes: other ranks wait. What is set aside now, perhaps under a name of these, stays.
+  const auto later = set_later_aside(checkpoints, newest_step, Compared::kSizes);
+  std::erase_if(aside, [&](const fs::path& name) { return std::ranges::count(later, name) > 0; });
   std::vector<int64_t> steps = list_checkpoints(checkpoints);
   std::erase_if(steps, [&](int64_t step) { return step > newest_step; });
   const int64_t surplus = keep == 0 ? 0 : static_cast<int64_t>(steps.size()) - keep;

@@ -77,6 +77,13 @@ TEST_F(CheckpointFolderTest, WhatASaveSetsAsideIsThereUntilTheNext) {
   EXPECT_EQ(newest(), 5);
   save(6, 0);
   EXPECT_EQ(names(), (std::vector<std::string>{"step_00000005", "step_00000006"}));
+  // Under the name of one that a killed process did not remove.
+  save(7, 0);
+  fs::copy(checkpoint_directory(checkpoints_, 7), checkpoints_ / "step_00000007.discarded");
+  save(4, 0);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"step_00000004", "step_00000005.discarded",
+                                      "step_00000006.discarded", "step_00000007.discarded"}));
 }
 
 TEST_F(CheckpointFolderTest, DamagedOnesStayUnderAnotherName) {
