@@ -343,6 +343,20 @@ void check_processes(const ParallelConfig& config, int64_t world_size) {
           "which averages gradients by itself, got ", config.wrapper);
 }
 
+void check_processes(const Config& config, int64_t world_size) {
+  const ParallelConfig& parallel = config.parallel;
+  check_processes(parallel, world_size);
+  if (world_size == 1) return;
+  require(!config.optimizer.in_backward || parallel.shard_optimizer == "full",
+          "[parallel] expected one process, or parallel.shard_optimizer full, with ",
+          "optimizer.in_backward, which updates before gradients are averaged, got ", world_size,
+          " processes and ", parallel.shard_optimizer);
+  const TrainConfig& train = config.train;
+  require(parallel.wrapper != "torch" || (train.gradients == "bf16") == (train.weights == "bf16"),
+          "[parallel] expected train.gradients in the dtype of train.weights, ", train.weights,
+          ", with parallel.wrapper torch, which takes no others, got ", train.gradients);
+}
+
 bool has_bf16_gradients(const Config& config, bool is_gpu) {
   const TrainConfig& train = config.train;
   if (train.gradients != "auto") return train.gradients == "bf16";

@@ -129,7 +129,8 @@ void check_config(const Config& config);
 void check_device(const Config& config, bool is_gpu);
 
 // What does not go with so many processes: UserError.
-void check_processes(const ParallelConfig& config, int64_t world_size);
+void check_processes(const Config& config, int64_t world_size);
+void check_processes(const ParallelConfig& config, int64_t world_size);  // of `parallel` alone
 
 // What "auto" stands for there. Micro-batches are summed in float32, and c10d's Reducer wants the
 // parameters' dtype.

@@ -105,6 +105,19 @@ TEST_F(ConfigTest, FieldsThatContradictEachOther) {
   expect_refusal(R"({"tokenizer": {"special_tokens": [""]}})", {"special_tokens", "got \"\""});
 }
 
+TEST_F(ConfigTest, WhatSeveralProcessesCannotDo) {
+  const Config in_backward = load("{}", {"optimizer.in_backward=true", "optimizer.clip_norm=0"});
+  check_processes(in_backward, 1);
+  testing::expect_sentence([&] { check_processes(in_backward, 2); },
+                           {"parallel.shard_optimizer full", "got 2 processes and none"});
+  Config torch = load("{}", {"train.gradients=bf16", "parallel.wrapper=torch"});
+  check_processes(torch, 1);
+  testing::expect_sentence([&] { check_processes(torch, 2); },
+                           {"train.weights, fp32", "parallel.wrapper torch", "got bf16"});
+  torch.train.weights = "bf16";
+  check_processes(torch, 2);
+}
+
 TEST_F(ConfigTest, ModelsThatCannotBe) {
   expect_refusal("{}", {"d_model", "num_heads", "768", "5"}, {"model.num_heads=5"});
   expect_refusal("{}", {"even head_dim", "3"}, {"model.num_heads=256"});

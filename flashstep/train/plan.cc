@@ -343,7 +343,7 @@ Plan plan_run(const Config& config, int64_t ranks, const PlanDevice& device) {
           "[plan] expected train.precision fp32 or bf16, whose memory has formulas, got fp16");
   check_config(config);
   check_device(config, device.is_gpu);
-  check_processes(config.parallel, ranks);
+  check_processes(config, ranks);
   const Run run = make_run(config, ranks, device);
   const TrainConfig& train = run.config.train;
   Plan plan;

@@ -299,6 +299,11 @@ TEST(Plan, RefusesWhatTheRunWould) {
   expect_refusal("train.precision=fp16", 1, "got fp16");
   expect_refusal("parallel.world_size=4", 2, "expected 4 processes (parallel.world_size), got 2");
   expect_refusal("parallel.wrapper=none", 2, "parallel.wrapper none, got 2");
+  config.optimizer.clip_norm = 0;
+  expect_refusal("optimizer.in_backward=true", 2, "parallel.shard_optimizer full");
+  config.parallel.wrapper = "torch";
+  expect_refusal("train.gradients=bf16", 2, "parallel.wrapper torch");
+  config.parallel.wrapper = "bucketed";
   config.parallel.shard_optimizer = "full";
   expect_refusal("parallel.wrapper=flat", 2, "with shard_optimizer full");
   expect_refusal("parallel.shard_ranks=3", 4, "parallel.shard_ranks that divides");

@@ -165,7 +165,7 @@ torch::Device device_of_rank(const TrainConfig& config, const Environment& envir
 void check_start(const Config& config, torch::Device device, const Group* group) {
   if (group != nullptr) check_same_config(config, device.type(), *group);
   check_device(config, device.is_cuda());
-  check_processes(config.parallel, group == nullptr ? 1 : group->world_size());
+  check_processes(config, group == nullptr ? 1 : group->world_size());
 }
 
 PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,
