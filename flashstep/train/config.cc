@@ -58,6 +58,9 @@ bool may_be_respelled(const std::string& path, const Config& saved, const Config
     return !is_built_in(saved.text.source) && !is_built_in(now.text.source);
   if (path == "text.validation") return are_paths(saved.text.validation, now.text.validation);
   if (path == "tokenizer.path") return !now.tokenizer.path.empty();
+  // Of how one is trained, where none is.
+  if (path == "tokenizer.vocab_size" || path == "tokenizer.special_tokens")
+    return are_paths(saved.tokenizer.path, now.tokenizer.path);
   const bool is_of_stories = path == "text.stories_seed" || path == "text.stories_megabytes";
   return is_of_stories && now.text.source != "stories";
 }
@@ -124,6 +127,10 @@ void ScheduleConfig::visit(FieldVisitor& v) {
           "steps of linear warm-up; where it is not given and the run has fewer: a tenth of them");
   v.field("cosine_steps", cosine_steps, {0, kMany},
           "step at which the cosine ends; 0: train.steps");
+}
+
+int64_t ScheduleConfig::longest_warmup(int64_t steps) const {
+  return kind == "constant" || cosine_steps == 0 ? steps : std::min(steps, cosine_steps);
 }
 
 void TrainConfig::visit(FieldVisitor& v) {
@@ -247,8 +254,7 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
   for (const std::string& assignment : assignments) set_field(config, assignment);
   config.schedule.is_warmup_given = warmup != kNotGiven;
   if (!config.schedule.is_warmup_given) {
-    const int64_t cosine = config.schedule.cosine_steps;
-    const int64_t steps = std::min(config.train.steps, cosine > 0 ? cosine : config.train.steps);
+    const int64_t steps = config.schedule.longest_warmup(config.train.steps);
     warmup = steps < default_warmup ? steps / 10 : default_warmup;
   }
   check_config(config);
@@ -276,7 +282,8 @@ void check_config(const Config& config) {
   require(schedule.min_learning_rate <= schedule.learning_rate || schedule.kind == "constant",
           "[config] expected schedule.min_learning_rate of at most schedule.learning_rate, ",
           schedule.learning_rate, ", got ", schedule.min_learning_rate);
-  require(schedule.cosine_steps == 0 || schedule.warmup_steps <= schedule.cosine_steps,
+  require(schedule.kind == "constant" || schedule.cosine_steps == 0 ||
+              schedule.warmup_steps <= schedule.cosine_steps,
           "[config] expected schedule.warmup_steps of at most schedule.cosine_steps, ",
           schedule.cosine_steps, ", got ", schedule.warmup_steps);
   require(schedule.warmup_steps <= config.train.steps,

@@ -54,6 +54,12 @@ TEST_F(ConfigTest, AWarmUpThatWasNotGivenFitsTheRun) {
   EXPECT_EQ(load("{}", {"schedule.cosine_steps=80"}).schedule.warmup_steps, 8);
   expect_refusal(R"({"schedule": {"warmup_steps": 100}})", {"warmup_steps", "50", "100"},
                  {"train.steps=50"});
+  expect_refusal(R"({"schedule": {"warmup_steps": 10}})", {"warmup_steps", "cosine_steps, 5"},
+                 {"schedule.cosine_steps=5"});
+  // A constant rate has no cosine.
+  const std::string constant = R"({"schedule": {"kind": "constant", "cosine_steps": 5}})";
+  EXPECT_EQ(load(constant, {"schedule.warmup_steps=10"}).schedule.warmup_steps, 10);
+  EXPECT_EQ(load(constant).schedule.warmup_steps, 100);
 }
 
 TEST_F(ConfigTest, WhatIsWrittenIsReadAgain) {
@@ -165,6 +171,11 @@ TEST_F(ConfigTest, PathsMayBeSpelledOtherwiseOnResuming) {
   const Config given = load("{}", {"text.validation=a.txt", "tokenizer.path=b"});
   EXPECT_FALSE(refuses(given, {"text.validation=../a.txt", "tokenizer.path=/b"}));
   EXPECT_TRUE(refuses(given, {"tokenizer.path="}));
+  // How one would be trained says nothing of one that is given.
+  const std::string special = "tokenizer.special_tokens=[\"<a>\"]";
+  EXPECT_FALSE(refuses(given, {"tokenizer.vocab_size=500", special}));
+  EXPECT_TRUE(refuses(saved, {"tokenizer.vocab_size=500"}));
+  EXPECT_TRUE(refuses(saved, {"tokenizer.path=mine", special}));
   const Config built_in = load("{}", {"text.source=stories"});
   EXPECT_TRUE(refuses(built_in, {"text.stories_seed=7"}));
   EXPECT_TRUE(refuses(built_in, {"text.stories_megabytes=3"}));

@@ -122,9 +122,8 @@ bool check_saved_config(Config& config, const RunDirectory& run, int world_size)
           ": a run that goes on takes its weights from its checkpoint");
   config.train.init_from = began_with;
   if (ScheduleConfig& schedule = config.schedule; !schedule.is_warmup_given) {
-    const int64_t cosine = schedule.cosine_steps, steps = config.train.steps;
     schedule.warmup_steps =
-        std::min({saved.schedule.warmup_steps, steps, cosine > 0 ? cosine : steps});
+        std::min(saved.schedule.warmup_steps, schedule.longest_warmup(config.train.steps));
   }
   Config now = config;
   if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
