@@ -30,8 +30,6 @@ double all_reduce_bytes(double bytes, int world_size) {
   return reduce_scatter_bytes(bytes, world_size) + all_gather_bytes(bytes, world_size);
 }
 
-double broadcast_bytes(double bytes, int world_size) { return world_size > 1 ? bytes : 0; }
-
 Memory data_parallel_memory(int64_t parameters, double gradient_bytes_per_parameter,
                             double bucket_bytes, double state_bytes_per_parameter,
                             int state_shards) {

@@ -12,8 +12,6 @@ namespace flashstep {
 double all_reduce_bytes(double bytes, int world_size);      // 2 (W - 1) / W of them
 double reduce_scatter_bytes(double bytes, int world_size);  // (W - 1) / W
 double all_gather_bytes(double bytes, int world_size);      // (W - 1) / W
-// One rank to all others, in a chain of pieces: every rank but the last passes all bytes on.
-double broadcast_bytes(double bytes, int world_size);
 
 // Bytes of memory per rank beyond parameters and activations, when a step's gradients are ready.
 // `parameters`: elements that are trained; `state_bytes_per_parameter`: of the optimizer, 8 for

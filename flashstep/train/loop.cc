@@ -321,10 +321,6 @@ class Loop {
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
 
-}  // namespace
-
-namespace {
-
 // One of several processes would train alone, and write where the others write. (Tasks of srun may
 // be meant to: a sweep.)
 void check_group(const Job& job) {

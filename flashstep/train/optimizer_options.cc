@@ -11,12 +11,9 @@
 #include "flashstep/train/module_tensors.h"
 
 namespace flashstep {
-namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 using torch::optim::AdamWOptions;
-
-}  // namespace
 
 const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
   const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());

@@ -1,6 +1,5 @@
 #include "flashstep/train/run_log.h"
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -12,19 +11,17 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
 
 namespace flashstep {
 namespace {
 
+using measure::steady_seconds;
 using torch::Tensor;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kFlushSeconds = 0.5;  // people see the bar move
 constexpr size_t kMostPending = 256;   // and the device's queue of small tensors stays short
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The line of an evaluated step; the bigram model's loss, where known, stands beside.
 void add_held_out(OrderedJson& line, double loss, double bigram_loss) {
@@ -41,7 +38,7 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
       samples_(directory.samples()),
       metrics_(directory.metrics()),
       counters_(counters),
-      flushed_at_s_(now_s()) {
+      flushed_at_s_(steady_seconds()) {
   if (!options.quiet) {
     bar_ = std::make_unique<ProgressBar>("training", ProgressBar::Unit::kCount);
   }
@@ -69,7 +66,7 @@ void RunLog::look() {
 }
 
 bool RunLog::is_due() const {
-  return pending_.size() >= kMostPending || now_s() - flushed_at_s_ >= kFlushSeconds;
+  return pending_.size() >= kMostPending || steady_seconds() - flushed_at_s_ >= kFlushSeconds;
 }
 
 void RunLog::count_skipped(int64_t step, bool skipped) {
@@ -97,11 +94,11 @@ RunLog::Pause::Pause(RunLog* log) : log_(log) {
     if (device.is_cuda())
       torch::cuda::synchronize(device.index());  // the steps' own work ends here
   }
-  began_s_ = now_s();
+  began_s_ = steady_seconds();
 }
 
 RunLog::Pause::~Pause() {
-  if (log_ != nullptr) log_->paused_s_ += now_s() - began_s_;
+  if (log_ != nullptr) log_->paused_s_ += steady_seconds() - began_s_;
 }
 
 void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
@@ -112,7 +109,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     }
   }
   const Tensor on_host = values.empty() ? Tensor() : at::stack(values).cpu();
-  const double elapsed_s = now_s() - flushed_at_s_ - paused_s_;
+  const double elapsed_s = steady_seconds() - flushed_at_s_ - paused_s_;
   if (!pending_.empty() && job_.tokens_per_step > 0) {
     tokens_per_s_ = static_cast<double>(pending_.size()) *
                     static_cast<double>(job_.tokens_per_step) / elapsed_s;
@@ -155,7 +152,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     counters_.first_held_out_loss = *held_out_loss;
   }
   show(step);
-  flushed_at_s_ = now_s();
+  flushed_at_s_ = steady_seconds();
   paused_s_ = 0;
 }
 
