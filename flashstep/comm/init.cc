@@ -7,16 +7,12 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/comm/backends.h"
+#include "flashstep/comm/cores.h"
 #include "flashstep/comm/gpus.h"
 #include "flashstep/group.h"
 
 namespace flashstep {
 namespace {
-
-void share_cores(const Environment& environment) {
-  if (environment.local_world_size == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
-}
 
 std::string describe(const Environment& environment, const GroupOptions& options) {
   const std::string place = options.device_index < 0 ? "cpu" : str("cuda:", options.device_index);
@@ -29,6 +25,11 @@ std::string describe(const Environment& environment, const GroupOptions& options
 }
 
 }  // namespace
+
+void share_cores(const Environment& environment) {
+  if (environment.local_world_size == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
+}
 
 Group init(GroupOptions options) {
   const Environment environment = read_environment();

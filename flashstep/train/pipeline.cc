@@ -13,6 +13,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/comm/cores.h"
 #include "flashstep/data.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/detail/token_file.h"
@@ -330,7 +331,7 @@ LoopResult train(const Config& config, const TrainOptions& options) {
     signals.emplace();  // from here on a signal ends a run with a sentence
     return train_rank(config, options, environment, device, nullptr, signals);
   }
-  share_cores(config.train, environment);
+  if (config.train.threads == 0) share_cores(environment);
   GroupOptions group_options;
   group_options.nccl = device.is_cuda();
   group_options.timeouts = timeouts(config.parallel);

@@ -1,13 +1,11 @@
 #include "flashstep/train/start.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "flashstep/checkpoint.h"
@@ -131,12 +129,6 @@ bool check_saved_config(Config& config, const RunDirectory& run, int world_size)
   now.parallel.world_size = world_size;
   check_resumable(saved, now, run.config().string());
   return has_other_paths(saved, now);
-}
-
-void share_cores(const TrainConfig& config, const Environment& environment) {
-  if (config.threads > 0 || environment.local_world_size == 1 || ::getenv("OMP_NUM_THREADS"))
-    return;
-  at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
 }
 
 Timeouts timeouts(const ParallelConfig& config) {

@@ -15,9 +15,6 @@
 
 namespace flashstep {
 
-// The ranks of one machine share its cores.
-void share_cores(const TrainConfig& config, const Environment& environment);
-
 Timeouts timeouts(const ParallelConfig& config);
 
 torch::Device device_of_rank(const TrainConfig& config, const Environment& environment);
