@@ -214,6 +214,22 @@ class SignalsTest(unittest.TestCase):
         self.assertIn("all is saved", stderr)
         self.assertEqual(len(os.listdir(self.directory / "ranks/checkpoints")), 1)
 
+    def test_launched_ranks_of_which_one_counts(self):
+        """Rank 0 reads all tokens for the bigram model, the other one waits."""
+        count, tokens = 100_000_000, self.directory / "many.npy"
+        header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({count},), }}".ljust(117) + "\n"
+        tokens.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+        os.truncate(tokens, tokens.stat().st_size + 2 * count)
+        process = self.start("counting", *LONG, "--set", f"tokens.train={tokens}", "--set",
+                             f"tokens.validation={self.directory / 'data/validation.npy'}",
+                             launch=["launch", "-n", "2", "--"])
+        for line in process.stderr:
+            if "bigram model" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        self.ends_saved(process, "counting", signal.SIGTERM, "SIGTERM")
+        self.assertFalse((self.directory / "counting/bigram.json").exists())
+
     def test_launched_ranks_under_nohup(self):
         process = self.start("nohup_ranks", *LONG, launch=["launch", "-n", "2", "--"],
                              preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))

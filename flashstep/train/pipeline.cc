@@ -264,10 +264,14 @@ Job make_job(Training& training) {
     read_json(saved, saved_json, "the checkpoint's config");
     for (const std::string& change : check_resumable(saved, config)) say(training.options, change);
   };
-  if (training.directory != nullptr && config.tokens.check_ids) {
+  if (training.directory == nullptr || !config.tokens.check_ids) return job;
+  try {
     job.bigram_loss =
         bigram_loss_of_run(training.directory->bigram(), tokens, training.data.validation_tokens,
                            config.model.vocab_size, training.options.quiet);
+  } catch (const Interrupted&) {
+    // Of several ranks the loop stops all, after a step; a run that goes on counts anew.
+    if (training.group == nullptr) throw;
   }
   return job;
 }
@@ -309,11 +313,11 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
   const PreparedData data = has_other_paths
                                 ? same_data(config, options, environment, group)
                                 : make_data(config, options, environment, group, read_tokens);
+  if (!signals) signals.emplace();  // from here on a signal ends all ranks after a step
   Training training = make_training(config, options, device, group, directory, data);
   if (directory != nullptr) keep_tokenizer(config, data.tokenizer, *directory);
   describe_run(training, environment);
   const Job job = make_job(training);
-  if (!signals) signals.emplace();
   return run(job, loop_options(training.config, options), directory);
 }
 
