@@ -309,8 +309,7 @@ TEST_F(AttentionGpu, NoBatchQueryOrKeyIsNoProblem) {
           EXPECT_TRUE(testing::same_bits(same_out.detach(), at::zeros_like(q)));
           EXPECT_EQ(logsumexp.sizes(), q.sizes().slice(0, q.dim() - 1));
         }
-        for (const auto& g :
-             torch::autograd::grad({out}, {q, k}, {at::ones_like(q)})) {
+        for (const auto& g : torch::autograd::grad({out}, {q, k}, {at::ones_like(q)})) {
           EXPECT_TRUE(testing::same_bits(g, at::zeros_like(g)));
         }
       }

@@ -79,7 +79,8 @@ FLASHSTEP_AVX2 inline void transpose_8x8(__m256 (&x)[8]) {
 
 // Whole tiles of lines that lie side by side; several at once, so that memory is read in its order.
 template <int kWidth>
-FLASHSTEP_AVX2 void pack_neighbours(const float* in, int64_t along, int64_t tiles, int64_t depth, float* out) {
+FLASHSTEP_AVX2 void pack_neighbours(const float* in, int64_t along, int64_t tiles, int64_t depth,
+                                    float* out) {
   constexpr int64_t kTogether = kBlockRows / kWidth, kAhead = 8;  // 10 to 15 % of a product
   for (int64_t first = 0; first < tiles; first += kTogether) {
     const int64_t end = std::min(tiles, first + kTogether);
