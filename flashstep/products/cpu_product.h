@@ -15,7 +15,7 @@ enum class CpuMultiplier { kMkl, kOneDnn, kPacked };
 // Who multiplies float32 on this processor. Only on AMD's is MKL not the fastest. Zen 5 reaches
 // twice its rate by oneDNN, since MKL computes with 256 bits on processors that are not Intel's.
 // Processors without AVX-512 reach 1.2 times its rate by packed_product(); Zen 4 was not measured
-// (products_cpu_product_bench does it).
+// (ops_cpu_product_bench does it).
 CpuMultiplier cpu_multiplier();
 
 // Who computes cpu_product() of float32, (m, k) by (k, n). Small ones are MKL's.
