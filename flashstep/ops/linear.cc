@@ -74,7 +74,8 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
   }
 };
 
-// By product(), of float32: split, as set_float32_products() says, or on a CPU by oneDNN.
+// By product(), of float32: split, as set_float32_products() says, or on a CPU by who is faster
+// than MKL.
 class ProductLinear : public torch::autograd::Function<ProductLinear> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
