@@ -1,4 +1,4 @@
-// Sources: flashstep/base/fields.cc flashstep/train/config.cc flashstep/model/config.cc
+// Sources: flashstep/base/fields.cc flashstep/train/config*.cc flashstep/model/config.cc
 // Sources: flashstep/tokenizer/special_tokens.cc flashstep/tokenizer/byte_alphabet.cc
 // Sources: flashstep/tokenizer/char_class.cc
 // Any bytes as the JSON of a run's config: refused with UserError, or a config within its ranges
