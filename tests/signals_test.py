@@ -49,8 +49,8 @@ class SignalsTest(unittest.TestCase):
     def ends_saved(self, process, run, number, word):
         stderr = process.communicate(timeout=60)[1]
         self.assertEqual(process.returncode, 128 + number, stderr)
-        self.assertIn(word, stderr.strip().splitlines()[-1])
-        self.assertIn("all is saved", stderr.strip().splitlines()[-1])
+        self.assertIn(word, stderr.strip().splitlines()[-1], stderr)
+        self.assertIn("all is saved", stderr.strip().splitlines()[-1], stderr)
         last = json.loads((self.directory / run / "metrics.jsonl").read_text().splitlines()[-1])
         self.assertEqual(whole_checkpoints(self.directory / run)[-1], f"step_{last['step']:08d}")
         return stderr

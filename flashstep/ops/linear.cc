@@ -27,6 +27,13 @@ int64_t rows_at_a_time(int64_t rows, int64_t width) {
   return std::min(rows, std::max(kLeast, kElements / std::max<int64_t>(width, 1)));
 }
 
+// d = a b, computed in the first rows of `wide`, of float32 as a and b.
+void rounded_product(const Tensor& a, const Tensor& b, const Tensor& wide, const Tensor& d) {
+  const Tensor product = wide.narrow(0, 0, d.size(0));
+  internal::cpu_product(a, b, product);
+  d.copy_(product);
+}
+
 class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
@@ -39,10 +46,11 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
     shape.back() = out;
     const auto y = at::empty(shape, x.options());
     const auto y_rows = y.view({rows, out});
+    const auto wide_y = at::empty({chunk, out}, transposed.options());
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t count = std::min(chunk, rows - begin);
       const auto part = x.narrow(0, begin, count).to(at::kFloat);
-      y_rows.narrow(0, begin, count).copy_(at::mm(part, transposed));
+      rounded_product(part, transposed, wide_y, y_rows.narrow(0, begin, count));
     }
     context->save_for_backward({x, weight});
     context->saved_data["shape"] = x_any.sizes().vec();
@@ -61,12 +69,16 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
     const int64_t chunk = rows_at_a_time(rows, std::max(width, out));
     const auto wide_weight = weight.to(at::kFloat);
     const Tensor dx = wants_x ? at::empty_like(x) : Tensor();
+    const Tensor wide_dx = wants_x ? at::empty({chunk, width}, wide_weight.options()) : Tensor();
     Tensor dweight = wants_weight ? at::zeros({out, width}, wide_weight.options()) : Tensor();
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t count = std::min(chunk, rows - begin);
       const auto part = dy.narrow(0, begin, count).to(at::kFloat);
-      if (wants_x) dx.narrow(0, begin, count).copy_(at::mm(part, wide_weight));
-      if (wants_weight) dweight.addmm_(part.t(), x.narrow(0, begin, count).to(at::kFloat));
+      if (wants_x) rounded_product(part, wide_weight, wide_dx, dx.narrow(0, begin, count));
+      if (wants_weight) {
+        const auto x_part = x.narrow(0, begin, count).to(at::kFloat);
+        internal::cpu_product(part.t(), x_part, dweight, /*adds=*/true);
+      }
     }
     const auto x_dtype = static_cast<at::ScalarType>(context->saved_data["x_dtype"].toInt());
     return {wants_x ? dx.to(x_dtype).view(context->saved_data["shape"].toIntVector()) : Tensor(),

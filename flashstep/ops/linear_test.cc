@@ -45,6 +45,7 @@ TEST(WidenedLinear, MatchesFloat64AtOddShapes) {
   for (const Shape& shape : {Shape{{3, 5, 7}, 11},
                              {{1, 1}, 1},
                              {{1500, 33}, 65},
+                             {{1500, 130}, 129},
                              {{2, 700, 600}, 3},
                              {{9}, 4},
                              {{513, 2049}, 5}}) {

@@ -62,7 +62,7 @@ struct Grid {
 // The grid whose largest part takes least: its products, and what it packs, at a step of the depth.
 Grid grid_of(int64_t m, int64_t k, int64_t n) {
   constexpr int64_t kLeastPart = 1 << 20;  // products: 20 us, several starts of a thread
-  constexpr int64_t kPacking = 16;         // products, in the time that an element's packing takes
+  constexpr int64_t kPacking = 6;          // products, in the time that an element's packing takes
   const int64_t parts = std::clamp<int64_t>(m * k * n / kLeastPart, 1, at::get_num_threads());
   const auto whole = [](int64_t size, int64_t of, int64_t unit) {
     return (size + of * unit - 1) / (of * unit) * unit;

@@ -118,6 +118,12 @@ TEST(Product, OursIsTheSame) {
     expect_close_to_mm(internal::packed_product, torch::randn({m, k}), torch::randn({n, k}).t());
     expect_close_to_mm(internal::packed_product, torch::randn({k, m}).t(), torch::randn({k, n}));
   }
+  // Steps that overlap, the last at the end of its memory.
+  for (const int64_t along : {0, 1, 2, 3}) {
+    const Tensor a = torch::rand({96 + 65 * along}).as_strided({96, 66}, {1, along});
+    const Tensor b = torch::rand({100 + 65 * along}).as_strided({66, 100}, {along, 1});
+    expect_close_to_mm(internal::packed_product, a, b);
+  }
 }
 
 TEST(Product, OursDoesNotDependOnThreadsOrOtherRows) {

@@ -77,22 +77,41 @@ FLASHSTEP_AVX2 inline void transpose_8x8(__m256 (&x)[8]) {
   }
 }
 
-// Whole tiles of lines that lie side by side; several at once, so that memory is read in its order.
-template <int kWidth>
-FLASHSTEP_AVX2 void pack_neighbours(const float* in, int64_t along, int64_t tiles, int64_t depth,
-                                    float* out) {
-  constexpr int64_t kTogether = kBlockRows / kWidth, kAhead = 8;  // 10 to 15 % of a product
-  for (int64_t first = 0; first < tiles; first += kTogether) {
-    const int64_t end = std::min(tiles, first + kTogether);
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t t = first; t < end; ++t) {
-        const float* const from = in + k * along + t * kWidth;
-        float* const to = out + (t * depth + k) * kWidth;
-        __builtin_prefetch(from + kAhead * along);
-        std::copy_n(from, kWidth, to);
+// kTiles tiles of lines that lie side by side, in the order of memory. By whole registers, but for
+// the last step: behind it there may be no memory.
+template <int kWidth, int kTiles>
+FLASHSTEP_AVX2 void pack_neighbours(const float* in, int64_t along, int64_t depth, float* out) {
+  constexpr int64_t kAhead = 8;
+  for (int64_t k = 0; k + 1 < depth; ++k, in += along, out += kWidth) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kTiles * kWidth; i += 16) __builtin_prefetch(in + kAhead * along + i);
+#pragma GCC unroll 16
+    for (int t = 0; t < kTiles; ++t) {
+#pragma GCC unroll 2
+      for (int i = 0; i < kWidth; i += 8) {
+        _mm256_storeu_ps(out + t * kTileStride<kWidth> + i, _mm256_loadu_ps(in + t * kWidth + i));
       }
     }
   }
+  for (int t = 0; t < kTiles; ++t) {
+    std::copy_n(in + t * kWidth, kWidth, out + t * kTileStride<kWidth>);
+  }
+}
+
+// All whole tiles of such lines, kTiles at a time, the rest by fewer. Returns how many lines.
+template <int kWidth, int kTiles>
+int64_t pack_all_neighbours(const float* in, int64_t along, int64_t lines, int64_t depth,
+                            float* out) {
+  constexpr int kTogether = kTiles * kWidth;
+  int64_t line = 0;
+  for (; line + kTogether <= lines; line += kTogether) {
+    pack_neighbours<kWidth, kTiles>(in + line, along, depth, out);
+    out += kTiles * kTileStride<kWidth>;
+  }
+  if constexpr (kTiles > 1) {
+    line += pack_all_neighbours<kWidth, kTiles / 2>(in + line, along, lines - line, depth, out);
+  }
+  return line;
 }
 
 // A tile of lines whose steps lie side by side. Of a width of 6 two more columns are written, and
@@ -122,13 +141,12 @@ template <int kWidth>
 void pack(const float* in, int64_t across, int64_t along, int64_t lines, int64_t depth,
           float* out) {
   int64_t line = 0;
-  if (across == 1) {
-    line = lines / kWidth * kWidth;
-    pack_neighbours<kWidth>(in, along, lines / kWidth, depth, out);
+  if (across == 1 && along > 1) {  // not the same step again and again, whose end is the memory's
+    line = pack_all_neighbours<kWidth, kBlockRows / kWidth>(in, along, lines, depth, out);
   }
   for (; line < lines; line += kWidth) {
     const float* const from = in + line * across;
-    float* const to = out + line * depth;
+    float* const to = out + line / kWidth * kTileStride<kWidth>;
     const int64_t count = std::min<int64_t>(kWidth, lines - line);
     const bool is_whole = count == kWidth && along == 1;
     int64_t k = is_whole ? pack_transposed<kWidth>(from, across, depth, to) : 0;
@@ -146,7 +164,7 @@ bool is_available() { return __builtin_cpu_supports("avx2") && __builtin_cpu_sup
 
 void multiply(const Product& p, float* workspace) {
   float* const packed_b = workspace;
-  float* const packed_a = workspace + kBlockDepth * kBlockColumns;
+  float* const packed_a = workspace + kBlockColumns / kTileColumns * kTileStride<kTileColumns>;
   for (int64_t column = 0; column < p.columns; column += kBlockColumns) {
     const int64_t columns = std::min(kBlockColumns, p.columns - column);
     for (int64_t k = 0; k < p.depth; k += kBlockDepth) {
@@ -160,7 +178,8 @@ void multiply(const Product& p, float* workspace) {
                         p.a.column_stride, rows, depth, packed_a);
         for (int64_t c = 0; c < columns; c += kTileColumns) {
           for (int64_t r = 0; r < rows; r += kTileRows) {
-            tile(packed_a + r * depth, packed_b + c * depth, depth,
+            tile(packed_a + r / kTileRows * kTileStride<kTileRows>,
+                 packed_b + c / kTileColumns * kTileStride<kTileColumns>, depth,
                  p.d + (row + r) * p.d_stride + column + c, p.d_stride,
                  std::min<int64_t>(kTileRows, rows - r),
                  std::min<int64_t>(kTileColumns, columns - c), adds);

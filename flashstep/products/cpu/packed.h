@@ -15,8 +15,15 @@ constexpr int kTileRows = 6, kTileColumns = 16;
 // What is packed at once: a tile's columns of b stay in the first-level cache (16 KiB of 32), the
 // rows of a in the second (96 KiB), the columns of b in the third (1 MiB).
 constexpr int64_t kBlockDepth = 256, kBlockRows = 16 * kTileRows, kBlockColumns = 1024;
+
+// From one packed tile to the next, in floats; a cache line more than a tile, since lines a power
+// of two apart would share few places of the first-level cache (twice the time of packing a).
+template <int kWidth>
+constexpr int64_t kTileStride = kBlockDepth* kWidth + 16;
+
 constexpr size_t kWorkspaceBytes =
-    sizeof(float) * kBlockDepth * static_cast<size_t>(kBlockRows + kBlockColumns);
+    sizeof(float) * static_cast<size_t>(kBlockRows / kTileRows * kTileStride<kTileRows> +
+                                        kBlockColumns / kTileColumns * kTileStride<kTileColumns>);
 
 // Element (i, j) is data[i * row_stride + j * column_stride].
 struct Matrix {
