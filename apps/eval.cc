@@ -83,8 +83,10 @@ void eval_command(const std::string& run, const std::string& path, const std::st
   options.context_length = trained.config.model.context_length;
   options.device = trained.device;
   options.progress = interruptible(bar.callback(), kInterrupted);
-  const double loss = evaluate_loss(
-      [&](const torch::Tensor& ids) { return trained.model->forward(ids); }, tokens, options);
+  const double loss =
+      evaluate_loss([&](const torch::Tensor& ids,
+                        const torch::Tensor& targets) { return trained.model->loss(ids, targets); },
+                    tokens, options);
   bar.finish();
   const auto number = [](double value, int digits) {
     return std::isfinite(value) ? fixed(value, digits) : std::string("not finite");

@@ -119,10 +119,11 @@ at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& t
 // Returns a scalar, float32 (float64 for float64 logits). The product's dtype is x's, under
 // autocast autocast's, as at::linear has it. UserError for shapes that do not fit.
 //
-// On a GPU in float32 or bfloat16 the logits of all positions never exist together: rows go through
-// in chunks of 64 MiB of logits, or of 4,096 rows where these are more, whose gradient takes their
-// place and goes on to both of its products at once. The weight's gradient is summed over chunks in
-// float32. Elsewhere it is the two operations one after the other.
+// On a GPU in float32 or bfloat16, and on a CPU in float32, the logits of all positions never exist
+// together: rows go through in chunks of 64 MiB of logits (a CPU: 16), or of 4,096 rows (512) where
+// these are more, whose gradient takes their place and goes on to both of its products at once. The
+// weight's gradient is summed over chunks in float32. Elsewhere it is the two operations one after
+// the other.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& targets);
 

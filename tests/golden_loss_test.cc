@@ -24,8 +24,8 @@
 #include "flashstep/detail/token_file.h"
 #include "flashstep/loop.h"
 #include "flashstep/model.h"
+#include "flashstep/ops.h"
 #include "flashstep/optim.h"
-#include "flashstep/train/evaluate.h"
 
 namespace flashstep {
 namespace {
@@ -65,7 +65,7 @@ std::vector<double> losses(const fs::path& directory, Precision precision, int64
       tokens, {.batch_size = 6, .context_length = 24, .seed = 5, .micro_steps = accumulation});
   Job job{*model, optimizer, [&](int64_t step, int64_t micro_step) {
             const Batch batch = batches.at(step, micro_step);
-            return language_model_loss(model->forward(batch.inputs), batch.targets);
+            return cross_entropy(model->forward(batch.inputs), batch.targets);
           }};
   job.learning_rate = [](int64_t t) { return learning_rate_at({1e-2, 1e-3, 5, kSteps}, t); };
   LoopOptions options;

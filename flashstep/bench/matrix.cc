@@ -123,9 +123,8 @@ class Training {
         model_->parameters(), *optimizer_,
         [this](int64_t step, int64_t micro_step) {
           const Batch batch = batches_.at(step, micro_step, device_.is_cuda());
-          return language_model_loss(
-              model_->forward(batch.inputs.to(device_, /*non_blocking=*/true)),
-              batch.targets.to(device_, /*non_blocking=*/true));
+          return model_->loss(batch.inputs.to(device_, /*non_blocking=*/true),
+                              batch.targets.to(device_, /*non_blocking=*/true));
         },
         StepOptions{.max_norm = kClipNorm, .precision = precision_by_name(plan.c.precision)},
         parallel_);
@@ -186,8 +185,10 @@ class Training {
     options.device = device_;
     options.precision = precision_by_name(plan_.c.precision);
     model_->eval();
-    const double loss = evaluate_loss([&](const at::Tensor& ids) { return model_->forward(ids); },
-                                      tokens_.validation, options);
+    const double loss =
+        evaluate_loss([&](const at::Tensor& ids,
+                          const at::Tensor& targets) { return model_->loss(ids, targets); },
+                      tokens_.validation, options);
     model_->train();
     return loss;
   }

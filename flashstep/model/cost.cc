@@ -212,20 +212,25 @@ double block_backward_bytes(const ModelConfig& c, const PassShape& shape) {
   return bytes;
 }
 
+// Rows of logits that are there at once. On a CPU those of 16 bits come whole.
+int64_t rows_of_logits(const ModelConfig& c, const PassShape& shape) {
+  const int64_t rows = shape.batch_size * shape.seq_len;
+  if (shape.on_gpu) return linear_cross_entropy_rows(rows, c.vocab_size, shape.bf16 ? 2 : 4);
+  return shape.bf16 ? rows : linear_cross_entropy_rows_on_cpu(rows, c.vocab_size);
+}
+
 std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShape& shape) {
   const Sizes n(c, shape);
   std::vector<SavedTensor> saved = {{"input of the final norm", residual_stream_bytes(c, shape)},
                                     {"ln_final: 1 / root mean square", 4 * n.tokens}};
-  if (shape.on_gpu) {
+  if (shape.on_gpu || !shape.bf16) {
     saved.push_back({"gradient of ln_final's output", n.element * n.width});
-    const int64_t rows = shape.batch_size * shape.seq_len;
-    const bool is_one_chunk =
-        linear_cross_entropy_rows(rows, c.vocab_size, shape.bf16 ? 2 : 4) == rows;
+    const bool is_one_chunk = rows_of_logits(c, shape) == shape.batch_size * shape.seq_len;
     saved.push_back({"gradient of lm_head", (is_one_chunk ? n.element : 4) * n.weight});
     return saved;
   }
   saved.push_back({"ln_final: output", n.element * n.width});
-  if (shape.bf16) saved.push_back({"lm_head in bfloat16", 2 * n.weight});
+  saved.push_back({"lm_head in bfloat16", 2 * n.weight});
   saved.push_back(
       {"gradient of the logits", n.element * n.tokens * static_cast<double>(c.vocab_size)});
   return saved;
@@ -235,13 +240,10 @@ double head_forward_bytes(const ModelConfig& c, const PassShape& shape) {
   const Sizes n(c, shape);
   double bytes = 0;
   for (const SavedTensor& tensor : head_saved_tensors(c, shape)) bytes += tensor.bytes;
-  const auto vocabulary = static_cast<double>(c.vocab_size);
-  if (!shape.on_gpu) return bytes + n.element * n.tokens * vocabulary;
-  const int64_t rows = shape.batch_size * shape.seq_len;
-  const int64_t chunk = linear_cross_entropy_rows(rows, c.vocab_size, shape.bf16 ? 2 : 4);
-  const bool is_padded = c.vocab_size % 8 != 0;  // then the weight is copied
-  return bytes + n.element * (n.width + static_cast<double>(chunk) * vocabulary) +
-         (is_padded ? n.element * n.weight : 0);
+  const double logits = n.element * static_cast<double>(rows_of_logits(c, shape) * c.vocab_size);
+  if (!shape.on_gpu && shape.bf16) return bytes + logits;
+  const bool is_padded = shape.on_gpu && c.vocab_size % 8 != 0;  // then the weight is copied
+  return bytes + n.element * n.width + logits + (is_padded ? n.element * n.weight : 0);
 }
 
 double head_backward_bytes(const ModelConfig& c, const PassShape& shape, double gradient_bytes) {
@@ -303,12 +305,7 @@ double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {
   const double attention = n.element * (n.width + 2 * n.keys) + mixed;  // q, k, v
   const double feed_forward =
       n.element * (n.width + 3 * n.inner);  // ln2's output; w1 x, w3 x, gated
-  // On a GPU the logits come in chunks.
-  const int64_t all_rows = shape.batch_size * shape.seq_len;
-  const int64_t rows = shape.on_gpu ? linear_cross_entropy_rows(all_rows, c.vocab_size,
-                                                                static_cast<int64_t>(n.element))
-                                    : all_rows;
-  const double head = n.element * static_cast<double>(rows * c.vocab_size);
+  const double head = n.element * static_cast<double>(rows_of_logits(c, shape) * c.vocab_size);
   return residual_stream_bytes(c, shape) + std::max({attention, feed_forward, head});
 }
 

@@ -67,14 +67,12 @@ double counted_of(const at::Tensor& targets) {
   return static_cast<double>(is_counted(targets).sum().item<int64_t>());
 }
 
-std::pair<double, at::Tensor> cross_entropy_on_cpu(const at::Tensor& logits,
-                                                   const at::Tensor& targets, double counted,
-                                                   bool wants_gradient) {
+double cross_entropy_on_cpu(const at::Tensor& logits, const at::Tensor& targets, double counted,
+                            const at::Tensor& dlogits) {
   const int64_t classes = logits.size(-1), rows = targets.numel();
   const auto losses = at::empty({rows}, logits.options().dtype(at::kFloat));
-  const auto dlogits = wants_gradient ? at::empty_like(logits) : at::empty({0}, logits.options());
   const kernels::CrossEntropy arguments{
-      logits.data_ptr(),        wants_gradient ? dlogits.data_ptr() : nullptr,
+      logits.data_ptr(),        dlogits.defined() ? dlogits.data_ptr() : nullptr,
       element_of(logits),       targets.data_ptr<int64_t>(),
       losses.data_ptr<float>(), classes,
       kIgnoredTarget,           1.0f / static_cast<float>(counted)};
@@ -83,7 +81,7 @@ std::pair<double, at::Tensor> cross_entropy_on_cpu(const at::Tensor& logits,
   });
   // One order of additions, in double: the loss does not depend on the number of threads.
   const float* values = losses.data_ptr<float>();
-  return {std::accumulate(values, values + rows, 0.0), dlogits};
+  return std::accumulate(values, values + rows, 0.0);
 }
 
 // On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
@@ -102,7 +100,8 @@ std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits
     return {mean_cuda(losses, counted), normalizers};
   }
   const double counted = counted_of(targets);
-  const auto [sum, dlogits] = cross_entropy_on_cpu(logits, targets, counted, wants_gradient);
+  const auto dlogits = wants_gradient ? at::empty_like(logits) : at::Tensor();
+  const double sum = cross_entropy_on_cpu(logits, targets, counted, dlogits);
   return {at::scalar_tensor(sum / counted, options), dlogits};
 }
 

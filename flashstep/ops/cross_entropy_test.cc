@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cost.h"
@@ -101,22 +103,37 @@ TEST(CrossEntropy, LeavesIgnoredTargetsOut) {
   }
 }
 
-TEST(LinearCrossEntropy, LeavesWholeChunksOut) {
+TEST(LinearCrossEntropy, AddsChunksUpAndLeavesWholeOnesOut) {
   torch::manual_seed(18);
-  const int64_t classes = 4000, chunk = linear_cross_entropy_rows(9000, classes, 4);
-  ASSERT_LT(chunk, 9000);
-  const Tensor x = torch::randn({9000, 4}), weight = torch::randn({classes, 4});
-  const Tensor targets = torch::randint(classes, {9000});
-  targets.narrow(0, 0, chunk).fill_(kIgnoredTarget);
-  targets[8999] = kIgnoredTarget;
-  const auto [loss, dx, dweight] =
-      internal::linear_cross_entropy_forward(x, weight, targets, at::kFloat, true, true);
-  const Op op = [&, loss = loss, dx = dx, dweight = dweight](const auto& in) {
-    // The gradients of a factor of 1, by a sum that has them.
-    return loss + (in[0] * dx).sum() - (in[0].detach() * dx).sum() + (in[1] * dweight).sum() -
-           (in[1].detach() * dweight).sum();
-  };
+  const int64_t rows = 1300, classes = 9001;
+  const int64_t chunk = linear_cross_entropy_rows_on_cpu(rows, classes);
+  ASSERT_LT(chunk, rows);
+  const Tensor x = torch::randn({rows, 4}), weight = torch::randn({classes, 4});
+  const Tensor targets = torch::randint(classes, {rows});
+  const Op op = [&](const auto& in) { return linear_cross_entropy(in[0], in[1], targets); };
   expect_pytorchs_loss(op, x, weight, targets, 1e-5);
+  targets.narrow(0, 0, chunk).fill_(kIgnoredTarget);
+  targets[rows - 1] = kIgnoredTarget;
+  expect_pytorchs_loss(op, x, weight, targets, 1e-5);
+}
+
+TEST(LinearCrossEntropy, KeepsItsGradientsForASecondBackward) {
+  const auto x = torch::randn({6, 4}).requires_grad_(), weight = torch::randn({9, 4});
+  weight.requires_grad_();
+  const auto loss = linear_cross_entropy(x, weight, torch::randint(9, {6}));
+  loss.backward({}, /*retain_graph=*/true);
+  const Tensor dx = x.grad().clone(), dweight = weight.grad().clone();
+  (loss * 0.5).backward({}, /*retain_graph=*/true);
+  loss.backward();
+  EXPECT_TRUE(testing::close(x.grad(), dx * 2.5, 1e-7));
+  EXPECT_TRUE(testing::close(weight.grad(), dweight * 2.5, 1e-7));
+}
+
+TEST(CrossEntropy, OfFloat16IsComputedInFloat32) {
+  const Tensor logits = torch::full({2, 3, 64}, 80.0, at::kHalf);
+  const Tensor loss = cross_entropy(logits, torch::zeros({2, 3}, at::kLong));
+  EXPECT_EQ(loss.scalar_type(), at::kFloat);
+  EXPECT_NEAR(loss.item<double>(), std::log(64.0), 1e-6);
 }
 
 TEST(CrossEntropy, ScalesItsGradientAndKeepsTheSavedOne) {
@@ -150,6 +167,9 @@ TEST(LinearCrossEntropy, CutsRowsIntoEvenChunks) {
   EXPECT_EQ(linear_cross_entropy_rows(32768, 151936, 2), 4096);
   EXPECT_EQ(linear_cross_entropy_rows(4200, 50257, 2), 2176);  // two
   EXPECT_EQ(linear_cross_entropy_rows(5, 10, 4), 5);
+  EXPECT_EQ(linear_cross_entropy_rows_on_cpu(65536, 2048), 2048);  // 16 MiB
+  EXPECT_EQ(linear_cross_entropy_rows_on_cpu(65536, 50257), 512);  // at least so many
+  EXPECT_EQ(linear_cross_entropy_rows_on_cpu(5, 10), 5);
 }
 
 }  // namespace

@@ -30,11 +30,10 @@ void check_ids(const char* operation, const char* what, const at::Tensor& ids, i
 // (...) bool: which targets are not ignored.
 at::Tensor is_counted(const at::Tensor& targets);
 double counted_of(const at::Tensor& targets);
-// Of rows on a CPU: the sum of their losses and, if wanted, the gradient of all losses' mean over
-// `counted`. logits (R, V), targets (R), dense.
-std::pair<double, at::Tensor> cross_entropy_on_cpu(const at::Tensor& logits,
-                                                   const at::Tensor& targets, double counted,
-                                                   bool wants_gradient);
+// Of rows on a CPU: the sum of their losses. logits (R, V), targets (R), dense. dlogits, undefined
+// or as the logits or the same tensor, becomes the gradient of all losses' mean over `counted`.
+double cross_entropy_on_cpu(const at::Tensor& logits, const at::Tensor& targets, double counted,
+                            const at::Tensor& dlogits);
 // UserError unless targets are int64 of this shape and, on the CPU, in [0, classes) or ignored.
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes);

@@ -84,34 +84,38 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
   return made;
 }
 
-Tensor logits_of(const Tensor& rows, const Tensor& weight) {
-  const Tensor logits = at::empty({rows.size(0), weight.size(0)}, rows.options());
-  internal::cpu_product(rows, weight.t(), logits);
-  return logits;
-}
-
 // The same of a CPU.
 LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                   bool wants_x, bool wants_weight) {
-  const int64_t rows = x.size(0);
+  const int64_t rows = x.size(0), classes = weight.size(0);
+  const bool is_wide = x.scalar_type() == at::kFloat;
   LossAndGradients made;
   if (wants_x) made.dx = at::empty(x.sizes(), x.options());
-  if (wants_weight) made.dweight = at::zeros(weight.sizes(), x.options().dtype(at::kFloat));
-  const int64_t chunk = linear_cross_entropy_rows(rows, weight.size(0), x.element_size());
+  if (wants_weight) made.dweight = at::empty(weight.sizes(), x.options().dtype(at::kFloat));
+  const int64_t chunk = linear_cross_entropy_rows_on_cpu(rows, classes);
+  const Tensor room = at::empty({chunk, classes}, x.options());
   const double counted = internal::counted_of(targets);
   double losses = 0;
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
-    const Tensor part = x.narrow(0, begin, count);
-    const auto [sum, dlogits] = internal::cross_entropy_on_cpu(
-        logits_of(part, weight), targets.narrow(0, begin, count), counted, wants_x || wants_weight);
-    losses += sum;
-    if (wants_x) internal::cpu_product(dlogits, weight, made.dx.narrow(0, begin, count));
+    const Tensor part = x.narrow(0, begin, count), logits = room.narrow(0, 0, count);
+    {
+      const ScopedRange range("head");
+      internal::cpu_product(part, weight.t(), logits);
+    }
+    {
+      const ScopedRange range("loss");
+      losses += internal::cross_entropy_on_cpu(logits, targets.narrow(0, begin, count), counted,
+                                               wants_x || wants_weight ? logits : Tensor());
+    }
+    const ScopedRange range("head");
+    if (wants_x) internal::cpu_product(logits, weight, made.dx.narrow(0, begin, count));
     if (!wants_weight) continue;
-    if (made.dweight.scalar_type() == part.scalar_type()) {
-      internal::cpu_product(dlogits.t(), part, made.dweight, /*adds=*/begin > 0);
+    if (is_wide) {
+      internal::cpu_product(logits.t(), part, made.dweight, /*adds=*/begin > 0);
     } else {
-      made.dweight.add_(at::mm(dlogits.t(), part));
+      const Tensor sum = at::mm(logits.t(), part);
+      begin == 0 ? made.dweight.copy_(sum) : made.dweight.add_(sum);
     }
   }
   made.loss = at::scalar_tensor(losses / counted, x.options().dtype(at::kFloat));
@@ -127,9 +131,11 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     const int64_t width = x_any.size(-1), rows = targets_any.numel();
     const Tensor weight =
         weight_any.is_leaf() ? compute_copy(weight_any, dtype) : weight_any.to(dtype);
-    const LossAndGradients made = by_chunks(x_any.reshape({rows, width}).to(dtype), weight,
-                                            targets_any.reshape({rows}).contiguous(), wants_x,
-                                            wants_weight, /*may_be_narrow=*/true);
+    const Tensor x = x_any.reshape({rows, width}).to(dtype);
+    const Tensor targets = targets_any.reshape({rows}).contiguous();
+    const LossAndGradients made =
+        x.is_cuda() ? by_chunks(x, weight, targets, wants_x, wants_weight, /*may_be_narrow=*/true)
+                    : by_chunks_on_cpu(x, weight, targets, wants_x, wants_weight);
     context->save_for_backward({made.dx, made.dweight});
     context->saved_data["shape"] = x_any.sizes().vec();
     context->saved_data["x_dtype"] = static_cast<int64_t>(x_any.scalar_type());
@@ -173,9 +179,14 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
 
 namespace internal {
 
-// float16's gradient is scaled before it is rounded: by cross_entropy, in backward.
+// float16's gradient is scaled before it is rounded: by cross_entropy, in backward. On a CPU
+// linear() knows who multiplies 16 bits.
 bool has_linear_cross_entropy_pass(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                    at::ScalarType dtype) {
+  if (x.is_cpu()) {
+    return weight.is_cpu() && targets.is_cpu() && dtype == at::kFloat &&
+           x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
+  }
   return has_cuda_kernel(x) && weight.device() == x.device() && targets.device() == x.device() &&
          (dtype == at::kFloat || dtype == at::kBFloat16) &&
          (dtype == x.scalar_type() || x.scalar_type() == at::kFloat);

@@ -214,7 +214,7 @@ TEST(Ops, RefuseSecondDerivativesThatTheyDoNotHave) {
            {"rms_norm", [&](const auto& in) { return rms_norm(in[0], weight, 1e-5); }},
            {"swiglu", [&](const auto& in) { return swiglu(in[0], other); }},
            {"cross_entropy", [&](const auto& in) { return cross_entropy(in[0], targets); }},
-           {"cross_entropy",
+           {"linear_cross_entropy",
             [&](const auto& in) { return linear_cross_entropy(in[0], other, targets); }},
            {"linear", [&](const auto& in) {
               return internal::widened_linear(in[0], other, at::kBFloat16).to(at::kFloat);

@@ -47,15 +47,13 @@ double broadcast_bytes(const std::vector<Operand>& tensors) {
   return bytes_of(result);
 }
 
-// The last two tensors that are matrices, or stacks of them: (..., m, k) and (..., k, n).
-OperatorWork product(const std::vector<Operand>& tensors) {
-  const Operand *a = nullptr, *b = nullptr;
-  for (const Operand& tensor : tensors) {
-    if (tensor.shape.size() < 2) continue;
-    a = b;
-    b = &tensor;
-  }
-  if (a == nullptr || a->shape.size() != b->shape.size()) return {};
+// The first two tensors, matrices or stacks of them: (..., m, k) and (..., k, n). What addmm and
+// the like add comes before them, where they write behind.
+OperatorWork product(std::string_view stem, std::span<const Operand> tensors) {
+  if (stem.find("add") != std::string_view::npos && !tensors.empty()) tensors = tensors.subspan(1);
+  if (tensors.size() < 2 || tensors[0].shape.size() < 2) return {};
+  const Operand *a = &tensors[0], *b = &tensors[1];
+  if (a->shape.size() != b->shape.size()) return {};
   const auto& left = a->shape;
   if (left.back() != b->shape[b->shape.size() - 2]) return {};
   const double columns = static_cast<double>(b->shape.back());
@@ -125,7 +123,7 @@ OperatorWork operator_work(std::string_view name, std::span<const Operand> opera
   const std::string_view stem = last_name(name);
   const WorkClass work_class = class_of_operator(name);
   std::vector<Operand> tensors = tensors_among(operands);
-  if (work_class == WorkClass::kMatmul) return product(tensors);
+  if (work_class == WorkClass::kMatmul) return product(stem, tensors);
   if (work_class == WorkClass::kAttention) return fused_attention(name, std::move(tensors));
   const double read = all_bytes(tensors);
   if (work_class == WorkClass::kReduction) return {0, read};

@@ -195,6 +195,8 @@ TEST(OperatorWork, CountsMatrixProducts) {
   EXPECT_EQ(work("aten::mm", {a, b}).flops, 2 * 3 * 5 * 7);
   EXPECT_EQ(work("aten::mm", {a, b}).bytes, 4 * (15 + 35 + 21));
   EXPECT_EQ(work("aten::addmm", {bias, a, b, number, number}).flops, 2 * 3 * 5 * 7);
+  const Operand d{{3, 7}, 4};
+  EXPECT_EQ(work("aten::addmm", {d, a, b, number, number, d}).flops, 2 * 3 * 5 * 7) << "into d";
   EXPECT_EQ(work("aten::bmm", {{{2, 3, 5}, 2}, {{2, 5, 7}, 2}}).flops, 2 * 2 * 3 * 5 * 7);
   EXPECT_EQ(work("aten::bmm", {{{2, 3, 5}, 2}, {{2, 5, 7}, 2}}).bytes, 2 * 2 * (15 + 35 + 21));
   EXPECT_EQ(work("aten::linear", {a, b}).flops, 0) << "its aten::mm is counted";

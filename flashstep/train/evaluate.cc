@@ -30,11 +30,7 @@ std::pair<Tensor, Tensor> windows(const TokenFile& tokens, uint64_t begin, int64
 
 }  // namespace
 
-Tensor language_model_loss(const Tensor& logits, const Tensor& targets) {
-  return cross_entropy(logits, targets);
-}
-
-double evaluate_loss(const LogitsFunction& logits, const TokenFile& tokens,
+double evaluate_loss(const TokenLoss& loss, const TokenFile& tokens,
                      const EvaluateOptions& options) {
   torch::NoGradGuard no_grad;
   uint64_t size = tokens.size();
@@ -64,15 +60,16 @@ double evaluate_loss(const LogitsFunction& logits, const TokenFile& tokens,
         tokens.check_ids_below(*options.vocab_size, begin, begin + tokens_here);
       }
       const auto [inputs, targets] = windows(tokens, begin, rows, length, options.device);
-      sums.back() = language_model_loss(logits(inputs), targets).to(at::kDouble) *
-                    static_cast<double>(rows * length);
+      sums.back() = loss(inputs, targets).to(at::kDouble) * static_cast<double>(rows * length);
     }
     begin += static_cast<uint64_t>(rows * length);
     if (options.progress) options.progress(begin, predicted);
   }
   const int in_last_round = static_cast<int>(sums.size() % world_size);
-  if (options.calls_on_all_ranks && in_last_round != 0 && rank >= in_last_round)
-    logits(windows(tokens, 0, 1, 1, options.device).first);
+  if (options.calls_on_all_ranks && in_last_round != 0 && rank >= in_last_round) {
+    const auto [inputs, targets] = windows(tokens, 0, 1, 1, options.device);
+    loss(inputs, targets);
+  }
   const Tensor here = at::stack(sums).cpu();
   std::vector<double> all(here.const_data_ptr<double>(),
                           here.const_data_ptr<double>() + here.numel());

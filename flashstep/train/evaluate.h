@@ -13,8 +13,9 @@
 
 namespace flashstep {
 
-// ids (B, T) int64 to logits (B, T, V).
-using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& ids)>;
+// ids and targets (B, T) int64 to the mean of their losses, ().
+using TokenLoss =
+    std::function<torch::Tensor(const torch::Tensor& ids, const torch::Tensor& targets)>;
 
 struct EvaluateOptions {
   int64_t batch_size = 16, context_length = 256;
@@ -26,17 +27,15 @@ struct EvaluateOptions {
   // The ranks share the batches, and all of them call evaluate_loss and get the same: that of one
   // process, bit for bit where the ranks compute a batch alike. Null: a single process.
   const Group* group = nullptr;
-  // `logits` is called on all ranks equally often (sharded parameters).
+  // `loss` is called on all ranks equally often (sharded parameters).
   bool calls_on_all_ranks = false;
 };
 
-// Mean cross-entropy in nats per token, accumulated in float64, over all tokens but the first: the
-// file is cut into windows that follow each other, the last one short, so that every token is
-// predicted once. UserError if there are fewer than 2 tokens, or an id is not below the vocabulary.
-double evaluate_loss(const LogitsFunction& logits, const TokenFile& tokens,
+// The mean loss per token (of cross-entropy: in nats), accumulated in float64, over all tokens but
+// the first: the file is cut into windows that follow each other, the last one short, so that every
+// token is predicted once. UserError if there are fewer than 2 tokens, or an id is not below the
+// vocabulary.
+double evaluate_loss(const TokenLoss& loss, const TokenFile& tokens,
                      const EvaluateOptions& options);
-
-// Mean cross-entropy of logits (..., V) against targets (...) int64, computed in float32: ().
-torch::Tensor language_model_loss(const torch::Tensor& logits, const torch::Tensor& targets);
 
 }  // namespace flashstep

@@ -10,11 +10,11 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/loop.h"
 #include "flashstep/model.h"
+#include "flashstep/ops.h"
 #include "flashstep/parallel/state_pieces.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
-#include "flashstep/train/evaluate.h"
 #include "flashstep/train/module_tensors.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
@@ -80,7 +80,7 @@ struct FullShardingRun {
       return ranks->call([&] { return model->forward(held_out.slice(1, 0, 8)); });
     };
     job.held_out_loss = [&] {
-      return language_model_loss(logits(), held_out.slice(1, 1, 9)).item<double>();
+      return cross_entropy(logits(), held_out.slice(1, 1, 9)).item<double>();
     };
     job.evaluates_together = true;
     LoopOptions options;

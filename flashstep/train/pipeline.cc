@@ -116,11 +116,11 @@ struct Training {
     evaluate.precision = precision_by_name(config.train.precision);
     evaluate.group = group;
     evaluate.calls_on_all_ranks = parallel->units() != nullptr;
-    const LogitsFunction logits = [this](const Tensor& ids) {
-      return parallel->call([&] { return model->forward(ids); });
+    const TokenLoss loss_of = [this](const Tensor& ids, const Tensor& targets) {
+      return parallel->call([&] { return model->loss(ids, targets); });
     };
     model->eval();
-    const double loss = evaluate_loss(logits, data.validation_tokens, evaluate);
+    const double loss = evaluate_loss(loss_of, data.validation_tokens, evaluate);
     model->train();
     return loss;
   }

@@ -21,20 +21,20 @@ TEST(Plan, OfACpuIsALittleAboveWhatWasResident) {
   } kRuns[] = {
       {{"d_model=512", "num_layers=8", "d_ff=1344", "num_heads=8", "context_length=256",
         "vocab_size=10000", "train.batch_size=16"},
-       1.907,
-       1.019},
+       1.675,
+       0.861},
       {{"d_model=256", "num_layers=4", "d_ff=704", "num_heads=8", "context_length=128",
         "vocab_size=2000", "train.batch_size=64"},
-       0.878,
-       0.449},
+       0.796,
+       0.434},
       {{"d_model=768", "num_layers=12", "d_ff=2048", "num_heads=12", "context_length=256",
         "vocab_size=10000", "train.batch_size=4"},
-       1.970,
-       1.795},
+       1.944,
+       1.784},
       {{"d_model=256", "num_layers=6", "d_ff=704", "num_heads=4", "context_length=512",
         "vocab_size=30000", "train.batch_size=8"},
-       1.711,
-       1.402},
+       0.866,
+       0.596},
   };
   for (const auto& [fields, none_gib, block_gib] : kRuns) {
     Config config;
@@ -46,7 +46,7 @@ TEST(Plan, OfACpuIsALittleAboveWhatWasResident) {
       SCOPED_TRACE(fields[0] + " " + name);
       const PlannedLevel& level = plan.level(name);
       EXPECT_GE(level.used_bytes / kGiB, gib);
-      EXPECT_LE(level.used_bytes / kGiB, 1.15 * gib);
+      EXPECT_LE(level.used_bytes / kGiB, 1.18 * gib);
       EXPECT_EQ(level.fit, Fit::kYes);
       // All of the memory is not for one run.
       cpu.memory_bytes = level.used_bytes + 0.4 * kGiB;

@@ -13,6 +13,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/optim.h"
 #include "flashstep/products/product.h"
@@ -221,9 +222,8 @@ class GpuLoop : public ::testing::Test {
     const ModelConfig sizes = recorded_model();
     const Tensor rows =
         torch::zeros({2, 3, sizes.context_length}, at::TensorOptions(kGpu).dtype(at::kLong));
-    Job job{*model, optimizer, [&](int64_t, int64_t) {
-              return language_model_loss(model->forward(rows[0]), rows[1]);
-            }};
+    Job job{*model, optimizer,
+            [&](int64_t, int64_t) { return cross_entropy(model->forward(rows[0]), rows[1]); }};
     job.stage = [&](int64_t step, int64_t micro_step) {
       const auto generator =
           at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(100 * step + micro_step));
@@ -233,7 +233,7 @@ class GpuLoop : public ::testing::Test {
     job.held_out_loss = [&] {
       const torch::NoGradGuard no_grad;
       const Tensor ids = (at::arange(sizes.context_length, rows.options()) % 7).unsqueeze(0);
-      return language_model_loss(model->forward(ids), ids).item<double>();
+      return cross_entropy(model->forward(ids), ids).item<double>();
     };
     LoopOptions options;
     options.run_directory = folder_ / name;
