@@ -171,7 +171,8 @@ class TransformerImpl : public torch::nn::Module {
   // UserError for a cache of another B. Whatever it throws, the cache is as it was.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
   // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
-  // the hidden states, for which a GPU never holds all logits in float32 and bfloat16.
+  // the hidden states, for which a GPU never holds all logits in float32 and bfloat16, nor a CPU in
+  // float32.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
   // Up to and including the final norm: (B, N, C).
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
