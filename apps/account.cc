@@ -55,6 +55,7 @@ void add_model_flags(CLI::App& topic, ModelConfig& model) {
   add_number(topic, "--layers", model.num_layers, range, "Blocks");
   add_number(topic, "--heads", model.num_heads, range, "Heads");
   add_number(topic, "--kv-heads", model.num_kv_heads, range, "Heads of keys and values");
+  add_number(topic, "--window", model.window, range, "Keys that a query sees, W");
   topic.add_flag("--tie-embeddings", model.tie_embeddings, "One weight for embedding and head");
 }
 

@@ -53,6 +53,8 @@ void add_bench_attention(CLI::App& bench) {
   command->add_option("--head-dim", options.filter.head_dims, "Only these")->delimiter(',');
   add_names(*command, "--pass", options.filter.passes, tools::kAttentionPasses,
             "Only these: forward, backward, both");
+  add_shown_number(*command, "--window", options.filter.window, {0, 1 << 24},
+                   "Causal cases alone, in which a query sees so many keys (0: all up to its own)");
   add_implementations(*command, options.implementations, {});
   command->add_option("--pairs", arguments->pairs,
                       "Of sweep: queries:keys, such as 128:64 256:128");

@@ -121,7 +121,7 @@ void add_export(CLI::App& app) {
       ->add_option(
           "--format", arguments->format,
           "safetensors: one file; llama: a directory, with the tokenizer, that Hugging Face's "
-          "transformers read as LlamaForCausalLM")
+          "transformers read as LlamaForCausalLM, with a window as MistralForCausalLM")
       ->check(CLI::IsMember({"safetensors", "llama"}))
       ->default_val("safetensors");
   command->add_option("--dtype", arguments->dtype, "fp32, bf16, fp16; default: as they are")

@@ -43,6 +43,8 @@ void WorkloadFlags::add_options(CLI::App& command) {
   add_number(command, "--heads", model.num_heads, {1, 1 << 20}, "Attention heads");
   add_number(command, "--kv-heads", model.num_kv_heads, {1, 1 << 20},
              "Heads of keys and values (as many)");
+  add_number(command, "--window", model.window, {1, 1 << 24},
+             "Keys that a query sees (all up to its own)");
   command.add_flag("--tie-embeddings", model.tie_embeddings,
                    "One weight for the token embedding and the head");
   add_number(command, "--vocab", model.vocab_size, {1, 1 << 30}, "Tokens in the vocabulary");

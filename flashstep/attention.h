@@ -22,7 +22,7 @@ namespace flashstep {
 // at run time.
 std::vector<std::string> attention_implementations();
 
-// There is no dropout, no bias on the scores and no sliding window.
+// There is no dropout and no bias on the scores.
 struct AttentionOptions {
   // Query i sees keys 0..i only.
   bool causal = false;
@@ -37,6 +37,9 @@ struct AttentionOptions {
   // at::globalContext().deterministicAlgorithms() says. On a GPU implementation sdpa with gradients
   // is refused then: PyTorch may take kernels that add them up in any order.
   std::optional<bool> deterministic = {};
+  // With causal: of the keys above a query sees the last `window` only, the one on the diagonal
+  // among them (a sliding window). At least 1; all unless given.
+  std::optional<int64_t> window = {};
 };
 
 // softmax(scale * q k^T) v with the mask above. Differentiable.

@@ -13,6 +13,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "flashstep/attention.h"
 #include "flashstep/detail/model_config.h"
 #include "flashstep/ops.h"
 
@@ -64,18 +65,20 @@ class RmsNormImpl : public torch::nn::Module {
 TORCH_MODULE(RmsNorm);
 
 // Causal multi-head attention with rotary positions: x (B, N, C) -> (B, N, C). Heads of keys and
-// values may be fewer (grouped queries).
+// values may be fewer (grouped queries), and a query may see the last keys only (a window).
 class CausalSelfAttentionImpl : public torch::nn::Module {
  public:
   CausalSelfAttentionImpl(const ModelConfig& config, const torch::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x, const BlockContext& context);
   int64_t num_heads() const { return num_heads_; }
   int64_t num_kv_heads() const { return num_kv_heads_; }
-  const std::string& implementation() const { return implementation_; }
+  // What attention() is asked for, within x.
+  AttentionOptions options() const;
   Linear q_proj = nullptr, k_proj = nullptr, v_proj = nullptr, output_proj = nullptr;
 
  private:
   int64_t num_heads_, num_kv_heads_;
+  std::optional<int64_t> window_;
   std::string implementation_;
 };
 TORCH_MODULE(CausalSelfAttention);

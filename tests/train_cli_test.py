@@ -213,10 +213,12 @@ class TrainTest(TrainCommandTest):
                            "whole/checkpoints/step_00000012/model.safetensors"):
             self.refused(["tokenizer that the weights of train.init_from", "whole/tokenizer"], *train, "tuned",
                          "--set", f"train.init_from={weights_of}")
-        tuned = flashstep(*train, "tuned", "--set", "tokenizer.path=whole/tokenizer", "--set", "model.rope_theta=500")
+        tuned = flashstep(*train, "tuned", "--set", "tokenizer.path=whole/tokenizer", "--set", "model.rope_theta=500",
+                          "--set", "model.window=8")
         self.assertEqual(tuned.returncode, 0, tuned.stderr)
         self.assertIn("NOTE: model.rope_theta was 10000 where the weights of whole were trained, is now 500",
                       tuned.stderr)
+        self.assertIn("NOTE: model.window was 0 where", tuned.stderr)
         self.refused(["expected model.num_heads = 2", "got 4"], *train, "other_heads", "--set",
                      "tokenizer.path=whole/tokenizer", "--set", "model.num_heads=4")
 

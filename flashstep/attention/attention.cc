@@ -1,5 +1,6 @@
 #include "flashstep/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/autocast_mode.h>
@@ -65,7 +66,19 @@ AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const
   const int64_t diagonal = options.align_last ? k.size(-2) - q.size(-2) : 0;
   const bool deterministic =
       options.deterministic.value_or(at::globalContext().deterministicAlgorithms());
-  return {q, k, v, {scale, options.causal, diagonal, deterministic}};
+  internal::check_window(options.causal, options.window);
+  AttentionProblem problem = {
+      q, k, v, {scale, options.causal, diagonal, options.window, deterministic}};
+  // Keys before the first query's window nobody sees: decoding leaves most of a cache alone.
+  const int64_t m = k.size(-2);
+  const int64_t unseen =
+      options.window ? std::clamp<int64_t>(diagonal + 1 - *options.window, 0, m) : 0;
+  if (unseen > 0) {
+    problem.k = k.narrow(-2, unseen, m - unseen);
+    problem.v = v.narrow(-2, unseen, m - unseen);
+    problem.settings.diagonal -= unseen;
+  }
+  return problem;
 }
 
 // UserError if there is none of this name, or it does not take such inputs.
@@ -118,6 +131,12 @@ void check_attention_tensors(const Tensor& q, const Tensor& k, const Tensor& v) 
           v.sizes());
   check_dtype_and_device("k", k, q);
   check_dtype_and_device("v", v, q);
+}
+
+void check_window(bool causal, std::optional<int64_t> window) {
+  require(!window || (causal && *window >= 1),
+          "[attention] expected a window of at least 1 key, with causal, got ", window.value_or(0),
+          causal ? "" : " without causal");
 }
 
 }  // namespace internal

@@ -48,6 +48,14 @@ TEST(Attention, NamesWhatIsWrong) {
   says("expected implementation to be one of auto, naive, ",
        [&] { attention(q, q, q, with(&AttentionOptions::implementation, "flash")); });
   says("finite scale", [&] { attention(q, q, q, with(&AttentionOptions::scale, NAN)); });
+  says("expected a window of at least 1 key, with causal, got 4 without causal",
+       [&] { attention(q, q, q, with(&AttentionOptions::window, 4)); });
+  says("expected a window of at least 1 key, with causal, got 0", [&] {
+    AttentionOptions options;
+    options.causal = true;
+    options.window = 0;
+    attention(q, q, q, options);
+  });
   says("divides q's", [&] {
     attention(q, torch::zeros({2, 2, 5, 8}), torch::zeros({2, 2, 5, 8}));
   });
@@ -156,7 +164,7 @@ TEST(Attention, DeterministicIsAsTheContextSaysUnlessGiven) {
 TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
   const auto q = torch::randn({2, 3, 5, 8}), k = torch::randn({2, 3, 7, 8});
   const auto forward = [](const Tensor& q, const Tensor& k, const Tensor& v, const char* kernel) {
-    std::vector<c10::IValue> stack = {q, k, v, 1.0, false, 0, false, kernel};
+    std::vector<c10::IValue> stack = {q, k, v, 1.0, false, 0, false, kernel, c10::IValue()};
     c10::Dispatcher::singleton()
         .findSchemaOrThrow("flashstep::attention_forward", "")
         .callBoxed(stack);
@@ -173,14 +181,21 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
     forward(wide, wide, wide, "cpu");
   });
   says("expected a kernel of this build", [&] { forward(q, k, k, "naive"); });
+  says("expected a window of at least 1 key, with causal, got -1", [&] {
+    std::vector<c10::IValue> stack = {q, k, k, 1.0, true, 0, false, "cpu", -1};
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow("flashstep::attention_forward", "")
+        .callBoxed(stack);
+  });
   says("expected a query and a key",
        [&] { forward(q, k.narrow(2, 0, 0), k.narrow(2, 0, 0), "cpu"); });
   const auto [out, logsumexp] = forward(q, k, k, "cpu");
   const auto backward = [&](const Tensor& grad_out, const c10::IValue& grad_logsumexp,
                             const Tensor& out, const Tensor& logsumexp, const c10::IValue& cos = {},
                             const c10::IValue& sin = {}) {
-    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q, k,     k,     out, logsumexp,
-                                      1.0,      false,          0, false, "cpu", cos, sin};
+    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q,   k,     k,
+                                      out,      logsumexp,      1.0, false, 0,
+                                      false,    "cpu",          cos, sin,   c10::IValue()};
     c10::Dispatcher::singleton()
         .findSchemaOrThrow("flashstep::attention_backward", "")
         .callBoxed(stack);
@@ -274,10 +289,11 @@ TEST(Attention, NothingToComputeIsTheFormulasOnEveryDevice) {
 TEST(Attention, IsAnOperator) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("flashstep::attention", "");
   const auto q = torch::randn({1, 2, 5, 8});
-  std::vector<c10::IValue> stack = {q, q, q, true, false, c10::IValue(), "auto", c10::IValue()};
+  std::vector<c10::IValue> stack = {q, q, q, true, false, 3, c10::IValue(), "auto", c10::IValue()};
   op.callBoxed(stack);
   AttentionOptions options;
   options.causal = true;
+  options.window = 3;
   EXPECT_TRUE(testing::same_bits(stack.at(0).toTensor(), attention(q, q, q, options)));
 }
 

@@ -20,17 +20,21 @@ bool takes(const std::string& name, at::ScalarType dtype) {
 }
 
 // The definition, one query at a time, in float64.
-Tensor definition(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool align_last,
-                  double scale) {
+Tensor definition(const Tensor& q, const Tensor& k, const Tensor& v,
+                  const AttentionOptions& options, double scale) {
   const auto wide_q = q.to(at::kDouble), wide_k = k.to(at::kDouble), wide_v = v.to(at::kDouble);
   const int64_t n = q.size(-2), m = k.size(-2);
   auto out = at::zeros(wide_q.sizes(), at::kDouble);
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t seen = causal ? std::clamp<int64_t>(i + 1 + (align_last ? m - n : 0), 0, m) : m;
-    if (seen == 0) continue;
+    const int64_t behind = i + 1 + (options.align_last ? m - n : 0);
+    const int64_t end = options.causal ? std::clamp<int64_t>(behind, 0, m) : m;
+    const int64_t begin = options.window ? std::max<int64_t>(behind - *options.window, 0) : 0;
+    if (end <= begin) continue;
     const auto row = wide_q.narrow(-2, i, 1);
-    const auto scores = at::matmul(row, wide_k.narrow(-2, 0, seen).transpose(-2, -1)) * scale;
-    out.narrow(-2, i, 1).copy_(at::matmul(at::softmax(scores, -1), wide_v.narrow(-2, 0, seen)));
+    const auto keys = wide_k.narrow(-2, begin, end - begin);
+    const auto scores = at::matmul(row, keys.transpose(-2, -1)) * scale;
+    out.narrow(-2, i, 1).copy_(
+        at::matmul(at::softmax(scores, -1), wide_v.narrow(-2, begin, end - begin)));
   }
   return out;
 }
@@ -58,15 +62,15 @@ TEST(Attention, AgreesWithTheDefinition) {
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const double unit = dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-6 : 8e-3;
     for (const auto& c : kCases) {
-      for (const int mask : {0, 1, 2}) {
+      for (const int mask : {0, 1, 2, 3, 4}) {
         AttentionOptions options;
         options.causal = mask > 0;
-        options.align_last = mask == 2;
+        options.align_last = mask == 2 || mask == 4;
+        if (mask > 2) options.window = 3;
         const auto q = torch::randn(shape(c, c.n)).to(dtype);
         const auto k = torch::randn(shape(c, c.m)).to(dtype);
         const auto v = torch::randn(shape(c, c.m)).to(dtype);
-        const auto oracle = definition(q, k, v, options.causal, options.align_last,
-                                       1 / std::sqrt(static_cast<double>(c.d)));
+        const auto oracle = definition(q, k, v, options, 1 / std::sqrt(static_cast<double>(c.d)));
         options.implementation = "naive";
         const auto naive = attention(q, k, v, options);
         EXPECT_TRUE(testing::close(naive, oracle, 4 * unit, 2 * unit)) << dtype << " n " << c.n;
@@ -87,11 +91,13 @@ TEST(Attention, AgreesWithTheDefinition) {
 TEST(Attention, GradientsAgreeWithFiniteDifferences) {
   torch::manual_seed(2);
   for (const auto& name : {"naive", "auto", "tiled"}) {
-    for (const auto& [n, m, align_last] : {std::tuple(5, 5, false), std::tuple(3, 6, true),
-                                           std::tuple(6, 3, true), std::tuple(6, 4, false)}) {
+    for (const auto& [n, m, align_last, window] :
+         {std::tuple(5, 5, false, 9), std::tuple(3, 6, true, 9), std::tuple(6, 3, true, 9),
+          std::tuple(6, 4, false, 9), std::tuple(9, 4, false, 2), std::tuple(4, 6, true, 1)}) {
       AttentionOptions options;
       options.causal = true;
       options.align_last = align_last;
+      options.window = window;
       options.implementation = name;
       std::vector<Tensor> inputs = {torch::randn({2, n, 4}, at::kDouble),
                                     torch::randn({2, m, 4}, at::kDouble),
@@ -161,6 +167,24 @@ TEST(Attention, StridedInputsGiveWhatContiguousOnesGive) {
   }
 }
 
+TEST(Attention, QueriesBehindTheirWindowGiveZerosAndNoNan) {
+  AttentionOptions options;
+  options.causal = true;
+  options.window = 3;  // of 2 keys: the queries 4 and 5 see none
+  for (const auto& name : attention_implementations()) {
+    if (!takes(name, at::kFloat)) continue;
+    options.implementation = name;
+    const auto q = torch::randn({1, 1, 6, 8}).requires_grad_();
+    const auto k = torch::randn({1, 1, 2, 8}).requires_grad_(), v = torch::randn({1, 1, 2, 8});
+    const auto out = attention(q, k, v, options);
+    EXPECT_TRUE(testing::close(out.narrow(2, 4, 2), torch::zeros({1, 1, 2, 8}), 0)) << name;
+    EXPECT_GT(out.select(2, 3).abs().max().item<double>(), 0) << name;
+    out.sum().backward();
+    EXPECT_TRUE(testing::close(q.grad().narrow(2, 4, 2), torch::zeros({1, 1, 2, 8}), 0)) << name;
+    EXPECT_TRUE(at::isfinite(k.grad()).all().item<bool>()) << name;
+  }
+}
+
 TEST(Attention, QueriesThatSeeNothingGiveZerosAndNoNan) {
   AttentionOptions options;
   options.causal = options.align_last = true;
@@ -187,7 +211,7 @@ TEST(Attention, UsesTheScaleItIsGiven) {
     if (!takes(name, at::kFloat)) continue;
     options.implementation = name;
     EXPECT_TRUE(
-        testing::close(attention(q, k, v, options), definition(q, k, v, false, false, 0.25), 1e-6))
+        testing::close(attention(q, k, v, options), definition(q, k, v, options, 0.25), 1e-6))
         << name;
   }
 }

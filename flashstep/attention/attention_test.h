@@ -127,7 +127,9 @@ inline GradMagnitudes grad_magnitudes(const Inputs& x, const AttentionOptions& o
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(x.q.size(-1))));
   auto p = at::matmul(wide(x.q), k.transpose(-2, -1)).mul_(scale);
   p.sub_(oracle.logsumexp.unsqueeze(-1)).exp_();
-  if (options.causal) p.tril_(options.align_last ? m - n : 0);
+  const int64_t diagonal = options.align_last ? m - n : 0;
+  if (options.causal) p.tril_(diagonal);
+  if (options.window) p.triu_(diagonal - *options.window + 1);
   auto dots = (wide(x.grad_out) * oracle.out).sum(-1, /*keepdim=*/true);
   if (with_grad_logsumexp) dots = dots - wide(x.grad_logsumexp).unsqueeze(-1);
   const auto terms = at::matmul(wide(x.grad_out), v.transpose(-2, -1)).square_();
@@ -171,7 +173,8 @@ inline void expect_results(const Results& got, const Reference& reference, doubl
                                            at::maximum((oracle.*member).abs(), magnitude.abs()),
                                            unit))
         << part << " of " << dtype << ", " << what
-        << (options.causal ? options.align_last ? ", causal, last" : ", causal" : ", full");
+        << (options.causal ? options.align_last ? ", causal, last" : ", causal" : ", full")
+        << (options.window ? str(", window ", *options.window) : "");
   };
   check("out", &Results::out, oracle.out);
   check("dq", &Results::grad_q, magnitudes.q);
@@ -212,7 +215,10 @@ inline AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}
 inline std::vector<AttentionOptions> masks() {
   AttentionOptions full, causal, last;
   causal.causal = last.causal = last.align_last = true;
-  return {full, causal, last};
+  AttentionOptions short_window = causal, long_window = last;
+  short_window.window = 20;
+  long_window.window = 150;
+  return {full, causal, last, short_window, long_window};
 }
 
 }  // namespace flashstep::attention_testing

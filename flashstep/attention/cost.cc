@@ -17,15 +17,22 @@ double logsumexp_bytes(const AttentionSize& s) {
   return 4.0 * static_cast<double>(s.batches * s.heads) * static_cast<double>(s.n);
 }
 
+// Query i and the keys 0..i + diagonal: clamp(i + 1 + diagonal, 0, M), none before row `first`, all
+// from `full` on.
+int64_t pairs_up_to(const AttentionSize& s, int64_t diagonal) {
+  const int64_t first = std::clamp<int64_t>(-diagonal, 0, s.n);
+  const int64_t full = std::max(first, std::clamp<int64_t>(s.m - diagonal, 0, s.n));
+  const int64_t slope = (full - first) * (first + full + 1 + 2 * diagonal) / 2;
+  return slope + (s.n - full) * s.m;
+}
+
 }  // namespace
 
 int64_t visible_pairs(const AttentionSize& s) {
   if (!s.causal) return s.n * s.m;
-  // Query i sees clamp(i + 1 + diagonal, 0, M) keys: none before row `first`, all from `full` on.
-  const int64_t first = std::clamp<int64_t>(-s.diagonal, 0, s.n);
-  const int64_t full = std::max(first, std::clamp<int64_t>(s.m - s.diagonal, 0, s.n));
-  const int64_t slope = (full - first) * (first + full + 1 + 2 * s.diagonal) / 2;
-  return slope + (s.n - full) * s.m;
+  const int64_t before_window =
+      s.window == INT64_MAX ? 0 : pairs_up_to(s, std::max(s.diagonal - s.window, -s.n));
+  return pairs_up_to(s, s.diagonal) - before_window;
 }
 
 double attention_forward_flops(const AttentionSize& s) {

@@ -17,7 +17,8 @@ struct AttentionSize {
   int64_t m = 0;         // keys
   int64_t head_dim = 0;  // D
   bool causal = false;
-  int64_t diagonal = 0;  // with causal: query i sees the keys 0..i + diagonal
+  int64_t diagonal = 0;        // with causal: query i sees the keys 0..i + diagonal ...
+  int64_t window = INT64_MAX;  // ... of which the last `window`
 };
 
 // Pairs of a query and a key that it sees, of one head: N M without a mask.

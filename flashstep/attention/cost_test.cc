@@ -10,7 +10,8 @@ namespace {
 int64_t counted(const AttentionSize& s) {
   int64_t pairs = 0;
   for (int64_t i = 0; i < s.n; ++i) {
-    for (int64_t j = 0; j < s.m; ++j) pairs += !s.causal || j <= i + s.diagonal;
+    for (int64_t j = 0; j < s.m; ++j)
+      pairs += !s.causal || (j <= i + s.diagonal && i + s.diagonal - j < s.window);
   }
   return pairs;
 }
@@ -19,14 +20,17 @@ TEST(AttentionCost, CountsTheVisiblePairsExactly) {
   for (const int64_t n : {0, 1, 2, 7, 8}) {
     for (const int64_t m : {0, 1, 3, 8, 20}) {
       for (int64_t diagonal = -12; diagonal <= 24; ++diagonal) {
-        for (const bool causal : {false, true}) {
-          AttentionSize size;
-          size.n = n;
-          size.m = m;
-          size.causal = causal;
-          size.diagonal = diagonal;
-          EXPECT_EQ(visible_pairs(size), counted(size))
-              << n << " " << m << " " << diagonal << " " << causal;
+        for (const int64_t window : {int64_t{1}, int64_t{5}, int64_t{30}, INT64_MAX}) {
+          for (const bool causal : {false, true}) {
+            AttentionSize size;
+            size.n = n;
+            size.m = m;
+            size.causal = causal;
+            size.diagonal = diagonal;
+            size.window = window;
+            EXPECT_EQ(visible_pairs(size), counted(size))
+                << n << " " << m << " " << diagonal << " " << window << " " << causal;
+          }
         }
       }
     }

@@ -45,7 +45,7 @@ attention_cuda::Device current_device() {
 attention_cuda::ForwardPlan forward_plan(const attention_cuda::Problem& p) {
   const auto shape =
       std::make_tuple(c10::cuda::current_device(), p.element, p.batches, p.heads, p.kv_heads, p.n,
-                      p.m, p.head_dim, p.causal, p.diagonal, p.tf32);
+                      p.m, p.head_dim, p.causal, p.diagonal, p.window, p.tf32);
   struct Recent {
     decltype(shape) of;
     attention_cuda::ForwardPlan plan;

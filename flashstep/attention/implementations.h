@@ -3,6 +3,7 @@
 // function (kernel_function.cc).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@ struct AttentionSettings {
   // With causal: query i sees keys 0..i + diagonal; 0, or M - N where the last query sees the last
   // key.
   int64_t diagonal;
+  std::optional<int64_t> window;  // with causal: of these keys the last `window`
   bool deterministic;
 };
 
@@ -44,8 +46,17 @@ at::Tensor sdpa_attention(const AttentionProblem& problem);
 // UserError for who differentiates the gradients of any implementation but naive.
 void refuse_second_derivatives();
 
-// (N, M) bool, true where query i must not see key j.
-at::Tensor causal_mask(const AttentionProblem& problem);
+// As visible_keys() takes it.
+attention_kernel::Mask bounded_mask(const AttentionSettings& settings, const at::Tensor& q,
+                                    const at::Tensor& k);
+// (queries, keys) bool, true where a query must not see a key, of these.
+at::Tensor hidden_pairs(const attention_kernel::Mask& mask, attention_kernel::Range queries,
+                        attention_kernel::Range keys, at::Device device);
+// (queries, 1) bool, true for those that see no key at all.
+at::Tensor sees_nothing(const attention_kernel::Mask& mask, attention_kernel::Range queries,
+                        at::Device device);
+// Whether there is such a one.
+bool some_see_nothing(const attention_kernel::Mask& mask);
 // k or v with every head repeated for the queries that read it: (B..., H, M, D).
 at::Tensor one_head_per_query_head(const at::Tensor& x, const at::Tensor& q);
 
@@ -90,7 +101,8 @@ bool has_turned_attention(at::ScalarType dtype, int64_t head_dim, at::Device dev
 // sin (N, D / 2) float32. The gradients are of what it turned, so that its backward needs no pass
 // of its own; they and v's are views of one tensor (B, N, H + 2 H_kv, D).
 at::Tensor turned_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& cos, const at::Tensor& sin);
+                            const at::Tensor& cos, const at::Tensor& sin,
+                            std::optional<int64_t> window);
 
 // The name of the implementation that "auto" takes (auto.cc).
 std::string choose_attention(const AttentionProblem& problem, bool with_logsumexp);
@@ -100,6 +112,9 @@ void register_attention_kernels(torch::Library& library);
 
 // UserError unless q, k and v have shapes, dtypes and devices that go together.
 void check_attention_tensors(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+// UserError for a window of no key, or without causal.
+void check_window(bool causal, std::optional<int64_t> window);
 
 // Under autocast float32 and other 16-bit inputs become the autocast dtype.
 at::Tensor in_autocast_dtype(const at::Tensor& x);

@@ -46,6 +46,7 @@ attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& 
   problem.scale = static_cast<float>(settings.scale);
   problem.causal = settings.causal;
   problem.diagonal = settings.diagonal;
+  problem.window = settings.window.value_or(attention_kernel::kNoWindow);
   problem.deterministic = settings.deterministic;
   problem.tf32 = q.is_cuda() && q.scalar_type() == at::kFloat && rounds_to_tf32();
   return problem;

@@ -5,6 +5,9 @@
 #include "flashstep/profiling.h"
 
 namespace flashstep::internal {
+
+using attention_kernel::Range;
+
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
@@ -18,10 +21,29 @@ at::Tensor logsumexp(const at::Tensor& scores, const at::Tensor& hidden) {
 
 }  // namespace
 
-at::Tensor causal_mask(const AttentionProblem& problem) {
-  const auto& q = problem.q;
-  const int64_t n = q.size(-2), m = problem.k.size(-2);
-  return at::ones({n, m}, q.options().dtype(at::kBool)).triu(problem.settings.diagonal + 1);
+attention_kernel::Mask bounded_mask(const AttentionSettings& settings, const at::Tensor& q,
+                                    const at::Tensor& k) {
+  return attention_kernel::bounded({q.size(-2), k.size(-2), settings.causal, settings.diagonal,
+                                    settings.window.value_or(attention_kernel::kNoWindow)});
+}
+
+at::Tensor hidden_pairs(const attention_kernel::Mask& mask, Range queries, Range keys,
+                        at::Device device) {
+  const auto all = at::ones({queries.size(), keys.size()}, at::device(device).dtype(at::kBool));
+  const int64_t last = queries.begin + mask.diagonal - keys.begin;  // that the first query sees
+  const auto after = all.triu(last + 1);
+  return has_window(mask) ? after.logical_or(all.tril(last - mask.window)) : after;
+}
+
+at::Tensor sees_nothing(const attention_kernel::Mask& mask, Range queries, at::Device device) {
+  const auto end = at::arange(queries.begin, queries.end, at::device(device).dtype(at::kLong)) +
+                   (mask.diagonal + 1);
+  return ((end - mask.window).clamp_min(0) >= end.clamp_max(mask.m)).unsqueeze(-1);
+}
+
+bool some_see_nothing(const attention_kernel::Mask& mask) {
+  const auto sees_none = [&](int64_t query) { return visible_keys(mask, query).size() == 0; };
+  return sees_none(0) || sees_none(mask.n - 1);
 }
 
 at::Tensor one_head_per_query_head(const at::Tensor& x, const at::Tensor& q) {
@@ -39,13 +61,13 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
   }
   if (problem.settings.causal) {
     const ScopedRange range("softmax");
-    hidden = causal_mask(problem);
+    const auto mask = bounded_mask(problem.settings, problem.q, problem.k);
+    hidden = hidden_pairs(mask, {0, mask.n}, {0, mask.m}, problem.q.device());
     scores = scores.masked_fill(hidden, kMinusInfinity);
     // Equal scores instead keep a row that sees no key free of NaN, forward and backward; the
     // second fill turns its uniform weights into zeros and changes nothing elsewhere.
-    const int64_t fully_masked =
-        std::clamp<int64_t>(-problem.settings.diagonal, 0, problem.q.size(-2));
-    if (fully_masked > 0) scores.narrow(-2, 0, fully_masked).fill_(0);
+    if (some_see_nothing(mask))
+      scores = scores.masked_fill(sees_nothing(mask, {0, mask.n}, problem.q.device()), 0);
     weights = at::softmax(scores, -1).masked_fill(hidden, 0);
   } else {
     const ScopedRange range("softmax");

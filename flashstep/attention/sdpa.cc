@@ -47,12 +47,12 @@ std::pair<Tensor, double> with_positive_scale(const Tensor& q, double scale) {
 }  // namespace
 
 at::Tensor sdpa_attention(const AttentionProblem& problem) {
-  const auto& [any_scale, causal, diagonal, deterministic] = problem.settings;
-  const int64_t m = problem.k.size(-2);
-  // PyTorch's is_causal aligns the first query with the first key; other alignments need a mask,
-  // except that a single query at the last key sees everything. A row that sees nothing (n > m)
-  // is left to the formula.
-  if (causal && diagonal < 0) return naive_attention(problem, /*with_logsumexp=*/false).first;
+  const auto& [any_scale, causal, diagonal, window, deterministic] = problem.settings;
+  const auto mask = bounded_mask(problem.settings, problem.q, problem.k);
+  // PyTorch's is_causal aligns the first query with the first key; other alignments and windows
+  // need a mask, except where the first query sees every key. A row that sees nothing is left to
+  // the formula.
+  if (some_see_nothing(mask)) return naive_attention(problem, /*with_logsumexp=*/false).first;
   // On a GPU cuDNN's and the memory-efficient backward passes add up by atomics, and which of
   // PyTorch's kernels runs is not ours to say.
   const bool differentiates =
@@ -61,10 +61,12 @@ at::Tensor sdpa_attention(const AttentionProblem& problem) {
   require(!(deterministic && differentiates && problem.q.is_cuda()),
           "[attention] expected implementation cuda or naive where gradients must repeat bit for "
           "bit, got sdpa with deterministic");
-  const bool aligned_first = causal && diagonal == 0;
-  const bool needs_mask = causal && diagonal > 0 && diagonal < m - 1;
+  const bool windowed = has_window(mask);
+  const bool aligned_first = causal && diagonal == 0 && !windowed;
+  const bool needs_mask = windowed || (causal && diagonal > 0 && diagonal < mask.m - 1);
   std::optional<at::Tensor> visible;
-  if (needs_mask) visible = causal_mask(problem).logical_not();
+  if (needs_mask)
+    visible = hidden_pairs(mask, {0, mask.n}, {0, mask.m}, problem.q.device()).logical_not();
   // PyTorch's fused kernels want exactly (B, H, N, D).
   const auto [scaled_q, scale] = with_positive_scale(differentiable_once(problem.q), any_scale);
   const auto q = with_dimensions(scaled_q, 4),

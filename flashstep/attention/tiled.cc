@@ -17,40 +17,29 @@ constexpr int64_t kRows = 64;     // B_r, queries a tile
 constexpr int64_t kColumns = 64;  // B_c, keys a tile
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Tile {
-  int64_t begin, size;
-};
+using Tile = attention_kernel::Range;
+using attention_kernel::Mask;
 
 std::vector<Tile> tiles(int64_t length, int64_t size) {
   std::vector<Tile> out;
   for (int64_t begin = 0; begin < length; begin += size) {
-    out.push_back({begin, std::min(size, length - begin)});
+    out.push_back({begin, std::min(begin + size, length)});
   }
   return out;
 }
 
-Tensor rows(const Tensor& x, Tile tile) { return x.narrow(2, tile.begin, tile.size); }
+Tensor rows(const Tensor& x, Tile tile) { return x.narrow(2, tile.begin, tile.size()); }
 
 // Whether some query of tile i sees some key of tile j.
-bool any_visible(const AttentionSettings& settings, Tile i, Tile j) {
-  return !settings.causal || j.begin <= i.begin + i.size - 1 + settings.diagonal;
-}
-
-// (B_r, 1): the queries of tile i that see no key at all.
-Tensor sees_nothing(const AttentionSettings& settings, Tile i, const Tensor& like) {
-  const Tensor query = at::arange(i.begin, i.begin + i.size, like.options().dtype(at::kLong));
-  return settings.causal ? (query + settings.diagonal < 0).unsqueeze(-1)
-                         : at::zeros({i.size, 1}, like.options().dtype(at::kBool));
+bool any_visible(const Mask& mask, Tile i, Tile j) {
+  return j.begin < visible_keys(mask, i.end - 1).end && visible_keys(mask, i.begin).begin < j.end;
 }
 
 // S_ij = scale Q_i K_j^T in the wide dtype, -infinity where hidden.
-Tensor scores(const Tensor& q_i, const Tensor& k_j, const AttentionSettings& settings, Tile i,
+Tensor scores(const Tensor& q_i, const Tensor& k_j, double scale, const Mask& mask, Tile i,
               Tile j) {
-  const Tensor s = at::matmul(q_i, k_j.transpose(-2, -1)) * settings.scale;
-  if (!settings.causal) return s;
-  const auto hidden = at::ones({i.size, j.size}, s.options().dtype(at::kBool))
-                          .triu(i.begin + settings.diagonal - j.begin + 1);
-  return s.masked_fill(hidden, -kInfinity);
+  const Tensor s = at::matmul(q_i, k_j.transpose(-2, -1)) * scale;
+  return mask.causal ? s.masked_fill(hidden_pairs(mask, i, j, s.device()), -kInfinity) : s;
 }
 
 // exp(x - reference), zero where the reference is -infinity: a row without a finite score yet.
@@ -61,16 +50,17 @@ Tensor exp_below(const Tensor& x, const Tensor& reference) {
 Tensor wide(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
+  const Mask mask = bounded_mask(settings, t.q, t.k);
   const Tensor k_all = wide(one_head_per_query_head(t.k, t.q)),
                v_all = wide(one_head_per_query_head(t.v, t.q));
   for (const Tile i : tiles(t.q.size(2), kRows)) {
     const Tensor q_i = wide(rows(t.q, i));
     Tensor o_i = at::zeros_like(q_i);
-    Tensor m_i = at::full({t.q.size(0), t.q.size(1), i.size, 1}, -kInfinity, q_i.options());
+    Tensor m_i = at::full({t.q.size(0), t.q.size(1), i.size(), 1}, -kInfinity, q_i.options());
     Tensor l_i = at::zeros_like(m_i);
     for (const Tile j : tiles(t.k.size(2), kColumns)) {
-      if (!any_visible(settings, i, j)) continue;
-      const Tensor s_ij = scores(q_i, rows(k_all, j), settings, i, j);
+      if (!any_visible(mask, i, j)) continue;
+      const Tensor s_ij = scores(q_i, rows(k_all, j), settings.scale, mask, i, j);
       const Tensor m_new = at::maximum(m_i, s_ij.amax(-1, /*keepdim=*/true));
       const Tensor p_ij = exp_below(s_ij, m_new), rescale = exp_below(m_i, m_new);
       l_i = rescale * l_i + p_ij.sum(-1, /*keepdim=*/true);
@@ -78,10 +68,9 @@ void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
       m_i = m_new;
     }
     l_i = l_i.masked_fill(l_i == 0, NAN);  // scores all -infinity have no softmax; no scores:
-    const Tensor fully_masked = sees_nothing(settings, i, q_i);
+    const Tensor fully_masked = sees_nothing(mask, i, q_i.device());
     rows(t.out, i).copy_((o_i / l_i).masked_fill(fully_masked, 0));
-    t.logsumexp.narrow(2, i.begin, i.size)
-        .copy_((m_i + l_i.log()).masked_fill(fully_masked, -kInfinity).squeeze(-1));
+    rows(t.logsumexp, i).copy_((m_i + l_i.log()).masked_fill(fully_masked, -kInfinity).squeeze(-1));
   }
 }
 
@@ -91,9 +80,9 @@ struct Pair {
 };
 
 Pair recompute(const Tensor& q_i, const Tensor& do_i, const Tensor& l_i, const Tensor& d_i,
-               const Tensor& k_j, const Tensor& v_j, const AttentionSettings& settings, Tile i,
+               const Tensor& k_j, const Tensor& v_j, double scale, const Mask& mask, Tile i,
                Tile j) {
-  const Tensor p = exp_below(scores(q_i, k_j, settings, i, j), l_i);
+  const Tensor p = exp_below(scores(q_i, k_j, scale, mask, i, j), l_i);
   const Tensor dp = at::matmul(do_i, v_j.transpose(-2, -1));
   return {p, p * (dp - d_i)};
 }
@@ -105,6 +94,7 @@ Tensor sum_of_group(const Tensor& x, int64_t kv_heads) {
 }
 
 void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings) {
+  const Mask mask = bounded_mask(settings, t.q, t.k);
   const Tensor k_all = wide(one_head_per_query_head(t.k, t.q)),
                v_all = wide(one_head_per_query_head(t.v, t.q)), q_all = wide(t.q),
                do_all = wide(t.grad_out);
@@ -117,12 +107,12 @@ void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings)
   const auto query_tiles = tiles(t.q.size(2), kRows), key_tiles = tiles(t.k.size(2), kColumns);
   const auto pair_of = [&](Tile i, Tile j) {
     return recompute(rows(q_all, i), rows(do_all, i), rows(l_all, i), rows(d_all, i),
-                     rows(k_all, j), rows(v_all, j), settings, i, j);
+                     rows(k_all, j), rows(v_all, j), settings.scale, mask, i, j);
   };
   for (const Tile j : key_tiles) {
     Tensor dk_j = at::zeros_like(rows(k_all, j)), dv_j = at::zeros_like(dk_j);
     for (const Tile i : query_tiles) {
-      if (!any_visible(settings, i, j)) continue;
+      if (!any_visible(mask, i, j)) continue;
       const auto [p, ds] = pair_of(i, j);
       dv_j += at::matmul(p.transpose(-2, -1), rows(do_all, i));
       dk_j += at::matmul(ds.transpose(-2, -1), rows(q_all, i)) * settings.scale;
@@ -133,7 +123,7 @@ void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings)
   for (const Tile i : query_tiles) {
     Tensor dq_i = at::zeros_like(rows(q_all, i));
     for (const Tile j : key_tiles) {
-      if (!any_visible(settings, i, j)) continue;
+      if (!any_visible(mask, i, j)) continue;
       dq_i += at::matmul(pair_of(i, j).ds, rows(k_all, j)) * settings.scale;
     }
     rows(t.grad_q, i).copy_(dq_i);

@@ -171,9 +171,12 @@ TEST_F(WarpgroupsGpu, BackwardIsRightAndRepeats) {
 TEST_F(WarpgroupsGpu, FormsAgreeOnAnyDiagonal) {
   for (const int64_t d : {64, 72, 128}) {
     const Inputs x = random_inputs({{1, 2}, 1, 300, 260, d}, at::kBFloat16, kGpu);
-    for (const int64_t diagonal : {-299, -200, -65, -5, 1, 70, 259}) {
-      for (const bool deterministic : {true, false}) {
-        const AttentionOptions options = cuda(true, deterministic);
+    for (const int64_t diagonal : {-299, -200, -65, -5, 1, 70, 259, 300}) {
+      for (const auto& [deterministic, window] :
+           {std::pair(true, 1000), std::pair(false, 1000), std::pair(true, 90),
+            std::pair(false, 90), std::pair(true, 1)}) {
+        AttentionOptions options = cuda(true, deterministic);
+        options.window = window;
         const Results expected = run_form(BackwardForm::kWarps, x, options, diagonal);
         for (const BackwardForm form : forms_of(d)) {
           const Results got = run_form(form, x, options, diagonal);
@@ -181,7 +184,8 @@ TEST_F(WarpgroupsGpu, FormsAgreeOnAnyDiagonal) {
             const Tensor& right = expected.*part;
             const double most = right.abs().max().item<double>();
             EXPECT_LE((got.*part - right).abs().max().item<double>(), most / 128)
-                << name_of(form) << ", D " << d << ", diagonal " << diagonal;
+                << name_of(form) << ", D " << d << ", diagonal " << diagonal << ", window "
+                << window;
           }
         }
       }
@@ -235,18 +239,40 @@ TEST_F(WarpgroupsGpu, NanGoesWhereItsRowGoes) {
 // Blocks that wait for others on a GPU that other kernels fill.
 TEST_F(WarpgroupsGpu, OrderedSumsOfManyStreamsRepeat) {
   const Inputs x = random_inputs({{1, 8}, 0, 2048, 2048, 128}, at::kBFloat16, kGpu);
-  const auto run = [&] { return run_form(BackwardForm::kWarpgroupsOnePass, x, cuda(true, true)); };
-  const Results alone = run();
-  at::cuda::getCurrentCUDAStream().synchronize();
-  std::vector<Results> all;
-  for (int i = 0; i < 30; ++i) {
-    const at::cuda::CUDAStreamGuard guard(
-        at::cuda::getStreamFromPool(/*isHighPriority=*/i % 3 == 0));
-    all.push_back(run());
+  for (const int64_t window : {2048, 500}) {
+    AttentionOptions options = cuda(true, true);
+    options.window = window;
+    const auto run = [&] { return run_form(BackwardForm::kWarpgroupsOnePass, x, options); };
+    const Results alone = run();
+    at::cuda::getCurrentCUDAStream().synchronize();
+    std::vector<Results> all;
+    for (int i = 0; i < 30; ++i) {
+      const at::cuda::CUDAStreamGuard guard(
+          at::cuda::getStreamFromPool(/*isHighPriority=*/i % 3 == 0));
+      all.push_back(run());
+    }
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+    for (const Results& one : all) {
+      for (const auto part : kGradients) EXPECT_TRUE(testing::same_bits(one.*part, alone.*part));
+    }
   }
-  C10_CUDA_CHECK(cudaDeviceSynchronize());
-  for (const Results& one : all) {
-    for (const auto part : kGradients) EXPECT_TRUE(testing::same_bits(one.*part, alone.*part));
+}
+
+// Parts of split keys of which a window reaches some.
+TEST_F(WarpgroupsGpu, WindowsOverManyPartsAreRight) {
+  for (const int64_t d : {64, 128}) {
+    for (const auto& [n, window] : {std::pair(1, 5000), std::pair(300, 3000), std::pair(64, 700)}) {
+      const Inputs x = random_inputs({{1, 2}, 0, n, 8192, d}, at::kBFloat16, kGpu);
+      AttentionOptions options = cuda(true, true);
+      options.align_last = true;
+      options.window = window;
+      const auto reference = attention_testing::reference_of(x, options);
+      const std::string what = str("D ", d, ", ", n, " queries, window ", window);
+      expect_results(run_as(kHopper, x, options), reference, unit_of(at::kBFloat16, d), what);
+      for (const int splits : {4, 16})
+        expect_results(run_tiles(x, options, 132, splits, false), reference,
+                       unit_of(at::kBFloat16, d), str(what, ", ", splits, " parts"));
+    }
   }
 }
 

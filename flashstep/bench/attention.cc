@@ -59,7 +59,9 @@ Fields key_of(const AttentionCase& c) {
           {"N", c.n},
           {"M", c.m},
           {"D", c.head_dim},
-          {"mask", c.causal ? "causal" : "full"}};
+          {"mask", c.window > 0 ? str("window ", c.window)
+                   : c.causal   ? "causal"
+                                : "full"}};
 }
 
 // ---- Tables
@@ -255,7 +257,8 @@ std::vector<Record> measure_attention(const AttentionCase& c,
     round.inputs = rotated_inputs(c, device);
     const AttentionInputs& first = round.inputs[0];
     round.reference.emplace(c, first, round.gradients);
-    chosen = attention_auto(first.q, first.k, first.v, {.causal = c.causal});
+    chosen = attention_auto(first.q, first.k, first.v,
+                            {.causal = c.causal, .window = c.attention_window()});
   });
   for (Record& record : records) {
     const std::string pass = record.text("pass");

@@ -84,13 +84,9 @@ at::Tensor spread_heads(int64_t all, int64_t pairs_a_head, const at::Device& dev
   return at::linspace(0, static_cast<double>(all - 1), wanted, at::kDouble).round().to(at::kLong);
 }
 
-at::Tensor hidden_block(int64_t first, int64_t rows, int64_t keys, const at::Device& device) {
-  return at::ones({rows, keys}, at::TensorOptions(at::kBool).device(device)).triu(first + 1);
-}
-
 // All of (heads, N or M, D) and one dtype, in which all is computed. In blocks of queries, whose
 // shares of grad_k and grad_v are added in float64 and rounded once.
-AttentionOutcome blockwise(const AttentionInputs& x, bool causal, bool gradients) {
+AttentionOutcome blockwise(const AttentionCase& c, const AttentionInputs& x, bool gradients) {
   const at::AutoGradMode graph(gradients);
   const int64_t heads = x.q.size(0), n = x.q.size(1), m = x.k.size(1);
   const int64_t memory = int64_t{1} << (x.q.is_cuda() ? 33 : 29);  // 8 GiB, 512 MiB
@@ -101,19 +97,20 @@ AttentionOutcome blockwise(const AttentionInputs& x, bool causal, bool gradients
   std::vector<at::Tensor> out, grad_q;
   for (int64_t first = 0; first < n; first += rows) {
     const int64_t count = std::min(rows, n - first);
-    // Keys behind the last query of the block are seen by none of it.
-    const int64_t keys = causal ? std::min(m, first + count) : m;
-    const auto block = leaves_of({x.q.narrow(1, first, count), x.k.narrow(1, 0, keys),
-                                  x.v.narrow(1, 0, keys), x.grad_out.narrow(1, first, count)});
-    const auto hidden = causal ? hidden_block(first, count, keys, x.q.device()) : at::Tensor();
+    // Keys behind the last query of the block, or before the first one's window, none of it sees.
+    const int64_t begin = c.window > 0 ? std::max<int64_t>(first - c.window + 1, 0) : 0;
+    const int64_t keys = (c.causal ? std::min(m, first + count) : m) - begin;
+    const auto block = leaves_of({x.q.narrow(1, first, count), x.k.narrow(1, begin, keys),
+                                  x.v.narrow(1, begin, keys), x.grad_out.narrow(1, first, count)});
+    const auto hidden = hidden_keys(c, first - begin, count, keys, x.q.device());
     const auto found = outcome_of([&](const auto& q, const auto& k,
                                       const auto& v) { return plain_attention(q, k, v, hidden); },
                                   block, gradients);
     out.push_back(found[0]);
     if (!gradients) continue;
     grad_q.push_back(found[1]);
-    grad_k.narrow(1, 0, keys).add_(found[2]);
-    grad_v.narrow(1, 0, keys).add_(found[3]);
+    grad_k.narrow(1, begin, keys).add_(found[2]);
+    grad_v.narrow(1, begin, keys).add_(found[3]);
   }
   if (!gradients) return {at::cat(out, 1)};
   const auto dtype = x.q.scalar_type();
@@ -153,6 +150,7 @@ AttentionSize size_of(const AttentionCase& c) {
   size.m = c.m;
   size.head_dim = c.head_dim;
   size.causal = c.causal;
+  size.window = c.attention_window().value_or(size.window);
   return size;
 }
 
@@ -168,7 +166,8 @@ double pass_bytes(const AttentionCase& c, const std::string& pass) {
 
 std::string describe(const AttentionCase& c) {
   return str(c.dtype, " B ", c.batch, c.heads > 0 ? str(" H ", c.heads) : "", " N ", c.n,
-             c.m != c.n ? str(" M ", c.m) : "", " D ", c.head_dim, c.causal ? " causal" : "");
+             c.m != c.n ? str(" M ", c.m) : "", " D ", c.head_dim, c.causal ? " causal" : "",
+             c.window > 0 ? str(" window ", c.window) : "");
 }
 
 std::vector<std::string> attention_presets() {
@@ -200,8 +199,9 @@ AttentionPreset attention_preset(const std::string& name, const Pairs& pairs) {
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) {
   std::erase_if(preset.cases, [&](const AttentionCase& c) {
     return !is_wanted(filter.dtypes, c.dtype) || !is_wanted(filter.lengths, c.n) ||
-           !is_wanted(filter.head_dims, c.head_dim);
+           !is_wanted(filter.head_dims, c.head_dim) || (filter.window > 0 && !c.causal);
   });
+  for (AttentionCase& c : preset.cases) c.window = filter.window;
   std::erase_if(preset.passes, [&](const auto& pass) { return !is_wanted(filter.passes, pass); });
   return preset;
 }
@@ -240,6 +240,14 @@ AttentionInputs leaves_of(const AttentionInputs& inputs, bool without_heads) {
   return {leaf(inputs.q), leaf(inputs.k), leaf(inputs.v), alone(inputs.grad_out)};
 }
 
+at::Tensor hidden_keys(const AttentionCase& c, int64_t first, int64_t rows, int64_t keys,
+                       const at::Device& device) {
+  if (!c.causal) return {};
+  const auto all = at::ones({rows, keys}, at::TensorOptions(at::kBool).device(device));
+  const auto after = all.triu(first + 1);
+  return c.window > 0 ? after.logical_or(all.tril(first - c.window)) : after;
+}
+
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& hidden) {
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
@@ -258,8 +266,8 @@ AttentionReference::AttentionReference(const AttentionCase& c, const AttentionIn
   const AttentionInputs x = {some_heads(inputs.q), some_heads(inputs.k), some_heads(inputs.v),
                              some_heads(inputs.grad_out)};
   const auto wide = [](const at::Tensor& one) { return one.to(at::kDouble); };
-  oracle_ = blockwise({wide(x.q), wide(x.k), wide(x.v), wide(x.grad_out)}, c.causal, gradients);
-  const auto formula = blockwise(x, c.causal, gradients);
+  oracle_ = blockwise(c, {wide(x.q), wide(x.k), wide(x.v), wide(x.grad_out)}, gradients);
+  const auto formula = blockwise(c, x, gradients);
   for (size_t i = 0; i < oracle_.size() && oracle_[i].defined() && oracle_[i].numel() > 0; ++i) {
     tolerance_[i] = 2 * largest_of_block(formula[i].to(at::kDouble) - oracle_[i]) +
                     half_ulp(scalar_type(c.dtype)) * largest_of_block(oracle_[i]) + kFloatRounding;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,11 @@ struct AttentionCase {
   int64_t heads = 1;  // 0: tensors without a dimension for heads, (B, N, D)
   int64_t n = 0, m = 0, head_dim = 0;
   bool causal = false;
+  int64_t window = 0;  // with causal: keys that a query sees; 0: all up to its own
+
+  std::optional<int64_t> attention_window() const {
+    return window > 0 ? std::make_optional(window) : std::nullopt;
+  }
 };
 
 // For the cost formulas, where no heads are one head.
@@ -51,6 +57,7 @@ struct AttentionFilter {
   std::vector<int64_t> lengths;  // N
   std::vector<int64_t> head_dims;
   std::vector<std::string> passes;
+  int64_t window = 0;  // of the causal cases, the only ones then
 };
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter);
 
@@ -81,8 +88,12 @@ AttentionOutcome outcome_of(const AttentionForward& forward, const AttentionInpu
 // The inputs with q, k and v as leaves; without their dimension for heads where that is wanted.
 AttentionInputs leaves_of(const AttentionInputs& inputs, bool without_heads = false);
 
-// softmax(q k^T / sqrt(D)) v with tensor operations, as people write it; `hidden` (N, M) is true
-// where a query must not see a key, or undefined.
+// (rows, keys) bool: true where the queries first, first + 1, ... must not see a key; undefined
+// without a mask.
+at::Tensor hidden_keys(const AttentionCase& c, int64_t first, int64_t rows, int64_t keys,
+                       const at::Device& device);
+
+// softmax(q k^T / sqrt(D)) v with tensor operations, as people write it; `hidden` (N, M) as above.
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& hidden);
 

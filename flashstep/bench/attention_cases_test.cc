@@ -51,6 +51,12 @@ TEST(BenchAttentionCases, FiltersLeaveWhatTheyName) {
   const auto preset = filtered(attention_preset("handout"), filter);
   EXPECT_EQ(preset.cases.size(), 2u);
   EXPECT_EQ(preset.passes.size(), 1u);
+  filter.window = 500;
+  const auto windowed = filtered(attention_preset("throughput"), filter);
+  EXPECT_EQ(windowed.cases.size(), 1u);  // the causal one of 1024
+  EXPECT_EQ(describe(windowed.cases[0]), "bf16 B 4 H 16 N 1024 D 64 causal window 500");
+  EXPECT_EQ(pass_flops(windowed.cases[0], "forward"),
+            4.0 * 4 * 16 * 64 * (500 * 501 / 2 + 524 * 500));
   filter.lengths = {100};
   EXPECT_TRUE(filtered(attention_preset("handout"), filter).cases.empty());
 }
@@ -65,9 +71,10 @@ TEST(BenchAttentionCases, CountsWork) {
 
 using Counts = std::array<int64_t, 4>;
 
-AttentionOutcome plain_outcome(const AttentionInputs& inputs, bool causal) {
+AttentionOutcome plain_outcome(const AttentionInputs& inputs, bool causal, int64_t window = 100) {
   at::Tensor hidden;
-  if (causal) hidden = at::ones({inputs.q.size(-2), inputs.k.size(-2)}, at::kBool).triu(1);
+  const auto all = at::ones({inputs.q.size(-2), inputs.k.size(-2)}, at::kBool);
+  if (causal) hidden = all.triu(1).logical_or(all.tril(-window));
   return outcome_of(
       [&](const auto& q, const auto& k, const auto& v) { return plain_attention(q, k, v, hidden); },
       leaves_of(inputs), /*gradients=*/true);
@@ -75,11 +82,12 @@ AttentionOutcome plain_outcome(const AttentionInputs& inputs, bool causal) {
 
 TEST(AttentionReference, FindsTheFormulaRight) {
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
-    for (const bool causal : {false, true}) {
-      const AttentionCase c{dtype, 2, 3, 33, causal ? 33 : 20, 16, causal};
+    for (const int64_t window : {0, 7, 100}) {  // of keys; 0: without a mask
+      const bool causal = window > 0;
+      const AttentionCase c{dtype, 2, 3, 33, causal ? 33 : 20, 16, causal, window % 100};
       const auto inputs = random_inputs(c, at::kCPU, 1);
       const AttentionReference reference(c, inputs, true);
-      EXPECT_EQ(reference.errors(plain_outcome(inputs, causal)).wrong, Counts{}) << dtype;
+      EXPECT_EQ(reference.errors(plain_outcome(inputs, causal, window)).wrong, Counts{}) << dtype;
       EXPECT_EQ(reference.checked_heads(), 6);
     }
   }

@@ -129,6 +129,26 @@ class Reasons : public c10::WarningHandler {
   std::string first_;
 };
 
+// A CPU has no allocator that says no in time: the process would be killed.
+void refuse_what_does_not_fit(const AttentionRound& round) {
+  if (!round.device.is_cpu()) return;
+  constexpr double kMatrices = 5;  // that the formula and its gradient hold at once
+  const double needed =
+      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
+  const auto memory = static_cast<double>(measure::describe_machine().memory_bytes);
+  if (needed > memory / 2) {
+    throw UserError(str("OOM: the formula needs ", human_bytes(static_cast<uint64_t>(needed)),
+                        " of this machine's ", human_bytes(static_cast<uint64_t>(memory))));
+  }
+}
+
+// The mask by which LibTorch is told of a window, made once.
+std::optional<at::Tensor> seen_in_window(const AttentionRound& round) {
+  if (round.c.window == 0) return std::nullopt;
+  refuse_what_does_not_fit(round);
+  return hidden_keys(round.c, 0, round.c.n, round.c.m, round.device).logical_not();
+}
+
 // Throws unless LibTorch computes the case with `backend`, the only one that is switched on.
 void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
   const OnlyBackend only(backend);
@@ -138,7 +158,8 @@ void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
   int64_t chosen = static_cast<int64_t>(at::SDPBackend::error);
   try {
     const auto q = inputs.q.detach().requires_grad_();
-    chosen = at::_fused_sdp_choice(q, inputs.k, inputs.v, {}, 0.0, round.c.causal);
+    const auto seen = seen_in_window(round);
+    chosen = at::_fused_sdp_choice(q, inputs.k, inputs.v, seen, 0.0, round.c.causal && !seen);
   } catch (const c10::Error&) {  // "No available kernel": why was said as warnings
   }
   if (chosen != static_cast<int64_t>(backend)) throw UserError("refused: " + reasons.first());
@@ -158,34 +179,19 @@ AttentionCandidate sdpa(const std::string& name, const Backend& backend = {}) {
   const bool matrices = backend == at::SDPBackend::math;
   return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
     if (backend) verify_backend(*backend, round);
-    return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
-                                              const at::Tensor& v) {
+    return [backend, causal = round.c.causal, seen = seen_in_window(round)](
+               const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       const OnlyBackend only(backend);
-      return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+      return at::scaled_dot_product_attention(q, k, v, seen, 0.0, causal && !seen);
     };
   });
-}
-
-// A CPU has no allocator that says no in time: the process would be killed.
-void refuse_what_does_not_fit(const AttentionRound& round) {
-  if (!round.device.is_cpu()) return;
-  constexpr double kMatrices = 5;  // that the formula and its gradient hold at once
-  const double needed =
-      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c.dtype));
-  const auto memory = static_cast<double>(measure::describe_machine().memory_bytes);
-  if (needed > memory / 2) {
-    throw UserError(str("OOM: the formula needs ", human_bytes(static_cast<uint64_t>(needed)),
-                        " of this machine's ", human_bytes(static_cast<uint64_t>(memory))));
-  }
 }
 
 AttentionCandidate naive_peer() {
   return tensor_implementation("naive", false, true, [](const AttentionRound& round) {
     refuse_what_does_not_fit(round);
-    at::Tensor hidden;  // made once: the mask is no part of the calls that are timed
-    if (round.c.causal)
-      hidden = at::ones({round.c.n, round.c.m}, at::TensorOptions(at::kBool).device(round.device))
-                   .triu(1);
+    // Made once: the mask is no part of the calls that are timed.
+    const auto hidden = hidden_keys(round.c, 0, round.c.n, round.c.m, round.device);
     return [hidden](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       return plain_attention(q, k, v, hidden);
     };
@@ -203,7 +209,8 @@ AttentionCandidate our(const std::string& name, bool deterministic = false) {
         round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
     if (name == "tiled" && pairs > int64_t{1} << (round.device.is_cuda() ? 22 : 20))
       throw UserError("refused: too many tiles for tensor operations to be timed");
-    AttentionOptions options{.causal = round.c.causal, .implementation = name};
+    AttentionOptions options{
+        .causal = round.c.causal, .implementation = name, .window = round.c.attention_window()};
     if (deterministic) options.deterministic = true;
     return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       return attention(q, k, v, options);
@@ -223,6 +230,7 @@ class CompiledAttention : public AttentionImplementation {
              {"shape", {c.batch, std::max<int64_t>(c.heads, 1), c.n, c.head_dim}},
              {"keys", c.m},
              {"causal", c.causal},
+             {"window", c.window},
              {"seed", round.seed},
              {"sets", round.inputs.size()},
              {"threads", at::get_num_threads()}};

@@ -31,8 +31,10 @@ double work_of(const Record& r) { return r.number("N") * r.number("M"); }
 double tflops_of(const Record& r) { return r.number("flops") / r.median("seconds") / 1e12; }
 
 std::string stem_of(const Record& r) {
+  std::string mask = r.text("mask");  // "window 1024"
+  std::ranges::replace(mask, ' ', '_');
   return str(r.text("dtype"), "_", r.text("pass"), "_b", whole(r, "B"), "h",
-             r.number("H") > 0 ? whole(r, "H") : "0", "_", r.text("mask"));
+             r.number("H") > 0 ? whole(r, "H") : "0", "_", mask);
 }
 
 std::string text_of(const Record& r) {

@@ -63,6 +63,7 @@ Json request_of(const StepTask& task, const std::string& peer) {
           {"layers", w.model.num_layers},
           {"heads", w.model.num_heads},
           {"kv_heads", w.model.kv_heads()},
+          {"window", w.model.window},
           {"tied", w.model.tie_embeddings},
           {"theta", w.model.rope_theta},
           {"epsilon", w.model.norm_epsilon},

@@ -68,7 +68,7 @@ void override_with(const ModelConfig& given, ModelConfig& model) {
   for (int64_t ModelConfig::*field :
        {&ModelConfig::vocab_size, &ModelConfig::context_length, &ModelConfig::d_model,
         &ModelConfig::d_ff, &ModelConfig::num_layers, &ModelConfig::num_heads,
-        &ModelConfig::num_kv_heads}) {
+        &ModelConfig::num_kv_heads, &ModelConfig::window}) {
     if (given.*field != 0) model.*field = given.*field;
   }
   model.tie_embeddings = given.tie_embeddings;
@@ -151,6 +151,7 @@ ModelConfig model_by_name(const std::string& name) {
 std::string model_name(const ModelConfig& model) {
   std::string name = base_name(model);
   if (model.kv_heads() != model.num_heads) name += str("/kv", model.kv_heads());
+  if (model.window > 0) name += str("/window", model.window);
   return model.tie_embeddings ? name + "/tied" : name;
 }
 

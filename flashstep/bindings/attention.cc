@@ -16,11 +16,13 @@ namespace {
 
 using at::Tensor;
 
-AttentionOptions options_of(bool causal, bool align_last, std::optional<double> scale,
-                            std::string_view implementation, std::optional<bool> deterministic) {
+AttentionOptions options_of(bool causal, bool align_last, std::optional<int64_t> window,
+                            std::optional<double> scale, std::string_view implementation,
+                            std::optional<bool> deterministic) {
   AttentionOptions options;
   options.causal = causal;
   options.align_last = align_last;
+  options.window = window;
   options.scale = scale;
   options.implementation = std::string(implementation);
   options.deterministic = deterministic;
@@ -50,35 +52,36 @@ std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q_any, const Tensor&
           "[attention] expected implementation auto, tiled, cpu or cuda for shapes that are not "
           "known when compiling, got \"",
           name, "\"");
+  internal::check_window(options.causal, options.window);
   const int64_t diagonal = options.align_last ? size(k, -2) - size(q, -2) : 0;
-  using Forward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double,
-                                             bool, int64_t, bool, std::string_view);
+  using Forward =
+      std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double, bool, int64_t,
+                                 bool, std::string_view, std::optional<int64_t>);
   static const auto op = operator_named<Forward>("flashstep::attention_forward");
   return op.call(q, k, v, options.scale.value_or(1.0 / std::sqrt(static_cast<double>(d))),
                  options.causal, diagonal,
                  options.deterministic.value_or(at::globalContext().deterministicAlgorithms()),
-                 name);
+                 name, options.window);
 }
 
 Tensor attention_operator(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                          bool align_last, std::optional<double> scale,
-                          std::string_view implementation, std::optional<bool> deterministic) {
+                          bool align_last, std::optional<int64_t> window,
+                          std::optional<double> scale, std::string_view implementation,
+                          std::optional<bool> deterministic) {
   const AttentionOptions options =
-      options_of(causal, align_last, scale, implementation, deterministic);
+      options_of(causal, align_last, window, scale, implementation, deterministic);
   if (is_symbolic(q) || is_symbolic(k)) {
     return std::get<0>(symbolic_attention(q, k, v, options));
   }
   return attention(q, k, v, options);
 }
 
-std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(const Tensor& q, const Tensor& k,
-                                                             const Tensor& v, bool causal,
-                                                             bool align_last,
-                                                             std::optional<double> scale,
-                                                             std::string_view implementation,
-                                                             std::optional<bool> deterministic) {
+std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(
+    const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool align_last,
+    std::optional<int64_t> window, std::optional<double> scale, std::string_view implementation,
+    std::optional<bool> deterministic) {
   const AttentionOptions options =
-      options_of(causal, align_last, scale, implementation, deterministic);
+      options_of(causal, align_last, window, scale, implementation, deterministic);
   if (is_symbolic(q) || is_symbolic(k)) {
     return symbolic_attention(q, k, v, options);
   }
@@ -87,7 +90,7 @@ std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(const Tensor& q, co
 
 constexpr const char* kArguments =
     "(Tensor q, Tensor k, Tensor v, *, bool causal=False, bool align_last=False, "
-    "float? scale=None, str implementation=\"auto\", bool? deterministic=None)";
+    "int? window=None, float? scale=None, str implementation=\"auto\", bool? deterministic=None)";
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,16 @@ struct ModelConfig {
   int64_t num_layers = 0;
   int64_t num_heads = 0;        // H, of queries
   int64_t num_kv_heads = 0;     // H_kv, of keys and values, a divisor of H; 0: H
+  int64_t window = 0;           // keys that a query sees, the last ones up to its own; 0: all
   bool tie_embeddings = false;  // the head's weight is the token embedding's
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
   std::string attention = "auto";  // one of attention_implementations()
 
   int64_t head_dim() const { return d_model / num_heads; }  // D
+  std::optional<int64_t> attention_window() const {
+    return window > 0 ? std::make_optional(window) : std::nullopt;
+  }
   int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int64_t kv_width() const { return kv_heads() * head_dim(); }  // of all keys of a token
   void visit(FieldVisitor& visitor);

@@ -42,6 +42,8 @@ void ModelConfig::visit(FieldVisitor& v) {
   v.field("num_kv_heads", num_kv_heads, kDimension,
           "heads of keys and values, each read by num_heads / num_kv_heads of the queries' (0: "
           "num_heads)");
+  v.field("window", window, {0, int64_t{1} << 24},
+          "keys that a query sees: the last ones up to its own (0: all)");
   v.field("tie_embeddings", tie_embeddings, "one weight for the token embedding and the head");
   v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
   v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");
@@ -103,6 +105,7 @@ ModelConfig resolved(const ModelConfig& given) {
   require(config.num_kv_heads >= 0 && config.num_heads % config.kv_heads() == 0,
           "[model] expected num_heads to be divisible by num_kv_heads, got num_heads ",
           config.num_heads, " and num_kv_heads ", config.num_kv_heads);
+  require(config.window >= 0, "[model] expected window >= 0, got ", config.window);
   require(config.head_dim() % 2 == 0,
           "[model] expected an even head_dim = d_model / num_heads (RoPE rotates pairs), got ",
           config.head_dim(), " = ", config.d_model, " / ", config.num_heads);

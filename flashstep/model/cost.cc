@@ -36,13 +36,15 @@ int64_t block_matrix_parameters(const ModelConfig& c) {
 }
 
 AttentionSize attention_size(const ModelConfig& c, const PassShape& shape) {
-  return {.batches = shape.batch_size,
-          .heads = c.num_heads,
-          .kv_heads = c.kv_heads(),
-          .n = shape.seq_len,
-          .m = shape.seq_len,
-          .head_dim = c.head_dim(),
-          .causal = true};
+  AttentionSize size = {.batches = shape.batch_size,
+                        .heads = c.num_heads,
+                        .kv_heads = c.kv_heads(),
+                        .n = shape.seq_len,
+                        .m = shape.seq_len,
+                        .head_dim = c.head_dim(),
+                        .causal = true};
+  if (c.window > 0) size.window = c.window;
+  return size;
 }
 
 NaiveAttentionMemory naive_memory(const ModelConfig& c, const PassShape& shape) {
@@ -115,8 +117,7 @@ ForwardFlops forward_flops(const ModelConfig& config, int64_t seq_len, bool caus
   const auto width = static_cast<double>(config.d_model);  // H * D
   ForwardFlops flops;
   flops.linear = 2 * tokens * layers * static_cast<double>(block_matrix_parameters(config));
-  AttentionSize attention{
-      .n = seq_len, .m = seq_len, .head_dim = config.d_model};  // all heads: H D
+  AttentionSize attention = attention_size(config, {.batch_size = 1, .seq_len = seq_len});
   attention.causal = causal;
   flops.attention = layers * attention_forward_flops(attention);
   flops.head = 2 * tokens * width * static_cast<double>(config.vocab_size);

@@ -68,6 +68,10 @@ TEST(ModelCost, CountsFlopsByHand) {
   EXPECT_EQ(2 * one.linear, 159'744.0);
   EXPECT_EQ(2 * one.attention, 4.0 * 2 * 8 * 3 * 136);
   EXPECT_EQ(2 * one.head, 2.0 * 32 * 8 * 100);
+  ModelConfig windowed = small_model();
+  windowed.window = 5;  // 1 + 2 + 3 + 4 + 12 x 5 pairs
+  EXPECT_EQ(forward_flops(windowed, 16).attention, 4.0 * 8 * 3 * 70);
+  EXPECT_EQ(forward_flops(windowed, 4).attention, forward_flops(small_model(), 4).attention);
   EXPECT_EQ(step_flops(small_model(), 2, 16), 3 * 2 * one.total());
 }
 

@@ -336,18 +336,16 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
   const auto mixed = [&] {
     const ScopedRange whole("self-attention");
     const Tensor cos = context.rotary.cos.contiguous(), sin = context.rotary.sin.contiguous();
+    const AttentionOptions options = attn.options();
     const bool turns_back = internal::has_turned_attention(dtype, x.size(-1) / attn.num_heads(),
-                                                           x.device(), attn.implementation());
+                                                           x.device(), options.implementation);
     auto inputs = AttentionInputs::apply(
         x, block.ln1->weight, attn.q_proj->weight, attn.k_proj->weight, attn.v_proj->weight, cos,
         sin, HeadCounts{attn.num_heads(), attn.num_kv_heads()}, block.ln1->epsilon(), dtype,
         recompute == Recompute::kNone, turns_back);
     const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
-    AttentionOptions options;
-    options.causal = true;
-    options.implementation = attn.implementation();
     const ScopedRange range("attention");
-    inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin)
+    inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin, options.window)
                                 : attention(q, k, v, options));
     return inputs;
   }();

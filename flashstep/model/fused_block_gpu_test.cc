@@ -165,8 +165,11 @@ TEST_F(FusedBlockGpu, AgreesWithAnyAttention) {
          {config_of(120, 328, 3), config_of(528, 64, 2), config_of(160, 64, 4, 2)}) {
       // D 40, 264 and 40
       config.attention = name;
-      Case c(config);
-      expect_agreement(c, at::kBFloat16);
+      for (const int64_t window : {0, 9}) {
+        config.window = window;
+        Case c(config);
+        expect_agreement(c, at::kBFloat16);
+      }
     }
   }
 }

@@ -22,15 +22,17 @@ TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {
   Transformer model(tiny(), 1);
   const at::NoGradGuard no_grad;
   const auto tokens = torch::randint(61, {2, 24});
-  for (const std::string attention : {"naive", "sdpa", "auto", "grouped"}) {
+  for (const std::string attention : {"naive", "sdpa", "auto", "grouped", "window"}) {
     auto config = tiny();
     if (attention == "grouped") {
       config.num_kv_heads = 2;
+    } else if (attention == "window") {
+      config.window = 5;
     } else {
       config.attention = attention;
     }
     Transformer cached(config, 1);
-    if (attention == "grouped") model = Transformer(config, 1);
+    if (attention == "grouped" || attention == "window") model = Transformer(config, 1);
     const auto expected = model->forward(tokens);
     for (const std::vector<int64_t>& parts :
          {std::vector<int64_t>{24}, {1, 1, 22}, {10, 5, 9}, {23, 1}}) {

@@ -1,4 +1,3 @@
-#include "flashstep/attention.h"
 #include "flashstep/error.h"
 #include "flashstep/model.h"
 #include "flashstep/model/fused_block.h"
@@ -27,6 +26,7 @@ CausalSelfAttentionImpl::CausalSelfAttentionImpl(const ModelConfig& config,
                                                  const torch::TensorOptions& options)
     : num_heads_(config.num_heads),
       num_kv_heads_(config.kv_heads()),
+      window_(config.attention_window()),
       implementation_(config.attention) {
   const int64_t c = config.d_model, of_keys = config.kv_width();
   q_proj = register_module("q_proj", Linear(c, c, options));
@@ -51,6 +51,14 @@ void extend(LayerCache& cache, at::Tensor& k, at::Tensor& v) {
 
 }  // namespace
 
+AttentionOptions CausalSelfAttentionImpl::options() const {
+  AttentionOptions options;
+  options.causal = true;
+  options.window = window_;
+  options.implementation = implementation_;
+  return options;
+}
+
 at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockContext& context) {
   const ScopedRange whole("self-attention");
   const int64_t b = x.size(0), n = x.size(1);
@@ -67,13 +75,11 @@ at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockCont
   auto k = rotate(heads(k_proj, num_kv_heads_));
   auto v = heads(v_proj, num_kv_heads_);
   if (context.cache != nullptr) extend(*context.cache, k, v);
-  AttentionOptions options;
-  options.causal = true;
-  options.align_last = context.cache != nullptr;
-  options.implementation = implementation_;
+  AttentionOptions asked = options();
+  asked.align_last = context.cache != nullptr;
   const auto attended = [&] {
     const ScopedRange range("attention");
-    return attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
+    return attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), asked);
   }();
   return output_proj->forward(attended.transpose(1, 2).flatten(2));
 }

@@ -184,6 +184,23 @@ TEST(Transformer, IsCausal) {
   EXPECT_FALSE(testing::close(a.narrow(1, 12, 12), b.narrow(1, 12, 12), 1e-3));
 }
 
+// A token reaches as many others as there are layers of windows.
+TEST(Transformer, SeesItsWindow) {
+  ModelConfig config = tiny();
+  config.window = 4;
+  Transformer model(config, 1);
+  const at::NoGradGuard no_grad;
+  const auto tokens = torch::randint(61, {2, 24});
+  auto changed = tokens.clone();
+  changed.select(1, 2).fill_((tokens[0][2].item<int64_t>() + 1) % 61);
+  const int64_t reach = 2 + config.num_layers * 3;  // the last that knows of it
+  const auto apart = (model->forward(tokens) - model->forward(changed)).abs().amax({0, 2}).gt(1e-5);
+  ASSERT_LT(reach + 1, 24);
+  EXPECT_FALSE(apart.narrow(0, 0, 2).any().item<bool>());
+  EXPECT_TRUE(apart.narrow(0, 2, reach - 1).all().item<bool>());
+  EXPECT_FALSE(apart.narrow(0, reach + 1, 23 - reach).any().item<bool>());
+}
+
 TEST(Transformer, RefusesWhatDoesNotFit) {
   Transformer model(tiny());
   EXPECT_SAYS("at most context_length = 24 tokens, got 25",

@@ -100,13 +100,18 @@ void add_flops(const AccountCase& c, measure::Table& table) {
     parts.insert(parts.end(), {{"FLOPs backward", step - forward}, {"FLOPs in all", step}});
   for (const auto& [name, flops] : parts) table.add_row({name, flops / 1e12, "TFLOP"});
   const auto tokens = rows * static_cast<double>(c.shape.seq_len);
+  const bool has_window = c.model.window > 0 && c.model.window < c.shape.seq_len;
+  const std::string w = std::to_string(c.model.window);
+  const std::string pairs =
+      has_window ? str("(N (N + 1) - (N - ", w, ") (N - ", w, " + 1)) / 2") : "N (N + 1) / 2";
   table.add_row({"FLOPs a token", (c.backward ? step : forward) / tokens / 1e9, "GFLOP"});
-  derive(table, "FLOPs forward = 2 T L (", projections_of(c.model),
-         " + 3 C F) + 4 B L C N (N + 1) / 2 + 2 T C V = ", number(rows * one.linear / 1e12), " + ",
+  derive(table, "FLOPs forward = 2 T L (", projections_of(c.model), " + 3 C F) + 4 B L C ", pairs,
+         " + 2 T C V = ", number(rows * one.linear / 1e12), " + ",
          number(rows * one.attention / 1e12), " + ", number(rows * one.head / 1e12), " = ",
          number(forward / 1e12),
          " TFLOP: two for each multiplication and addition of the matrix products; attention "
-         "takes the N (N + 1) / 2 pairs that the mask leaves");
+         "takes the ",
+         pairs, " pairs that the mask leaves");
   if (c.backward) {
     derive(table,
            "FLOPs backward = 2 x forward (a product for the input's gradient, one for the "

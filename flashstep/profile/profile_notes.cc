@@ -163,6 +163,8 @@ measure::Plot shares_plot(const ProfileCase& c) {
 std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
   std::vector<std::string> notes;
   for (const ProfileCase& c : cases) {
+    if (c.workload && c.workload->model.window > 0)
+      notes.push_back(c.name + ": FLOPs of attention are counted as without the window.");
     if (!c.step) continue;
     note_tops(c, notes);
     note_products(c, notes);

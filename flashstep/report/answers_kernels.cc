@@ -132,9 +132,10 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
 }
 
 std::string inputs_of(const TableRow& row) {
-  return say(str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
-                 row.text("mask") == "causal" ? ", causal" : ", no mask", ", head_dim {D}"),
-             row);
+  return say(
+      str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
+          row.text("mask") == "full" ? ", no mask" : ", " + row.text("mask"), ", head_dim {D}"),
+      row);
 }
 
 // Times of one kind of inputs, with a head dim of 64 where there is one, beside the formula's.

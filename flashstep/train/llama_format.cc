@@ -83,25 +83,32 @@ StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model) {
 std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
                          const std::string& end, const std::string& dtype) {
   const Json token = token_or_null(tokenizer, end);
-  const Json config = {{"architectures", Json::array({"LlamaForCausalLM"})},
-                       {"model_type", "llama"},
-                       {"vocab_size", model.vocab_size},
-                       {"max_position_embeddings", model.context_length},
-                       {"hidden_size", model.d_model},
-                       {"intermediate_size", model.d_ff},
-                       {"num_hidden_layers", model.num_layers},
-                       {"num_attention_heads", model.num_heads},
-                       {"num_key_value_heads", model.kv_heads()},
-                       {"head_dim", model.head_dim()},
-                       {"hidden_act", "silu"},
-                       {"rms_norm_eps", model.norm_epsilon},
-                       {"rope_theta", model.rope_theta},
-                       {"attention_bias", false},
-                       {"mlp_bias", false},
-                       {"tie_word_embeddings", model.tie_embeddings},
-                       {"bos_token_id", token},
-                       {"eos_token_id", token},
-                       {"torch_dtype", dtype}};
+  // Mistral's is Llama with a window.
+  const bool is_mistral = model.window > 0;
+  Json config = {
+      {"architectures", Json::array({is_mistral ? "MistralForCausalLM" : "LlamaForCausalLM"})},
+      {"model_type", is_mistral ? "mistral" : "llama"},
+      {"vocab_size", model.vocab_size},
+      {"max_position_embeddings", model.context_length},
+      {"hidden_size", model.d_model},
+      {"intermediate_size", model.d_ff},
+      {"num_hidden_layers", model.num_layers},
+      {"num_attention_heads", model.num_heads},
+      {"num_key_value_heads", model.kv_heads()},
+      {"head_dim", model.head_dim()},
+      {"hidden_act", "silu"},
+      {"rms_norm_eps", model.norm_epsilon},
+      {"rope_theta", model.rope_theta},
+      {"attention_bias", false},
+      {"mlp_bias", false},
+      {"tie_word_embeddings", model.tie_embeddings},
+      {"bos_token_id", token},
+      {"eos_token_id", token},
+      {"torch_dtype", dtype}};
+  if (is_mistral) {
+    config["sliding_window"] = model.window;
+    config["transformers_version"] = "5.24.0";  // without it, a warning of Mistral's old tokenizers
+  }
   return config.dump(2) + "\n";
 }
 

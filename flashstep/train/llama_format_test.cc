@@ -99,9 +99,12 @@ class Llama {
     const auto repeated = [&](const at::Tensor& of_keys) {
       return of_keys.repeat_interleave(heads / kv_heads, 1);
     };
+    // Mistral's: a key is seen from as many positions, its own the first.
+    const int64_t n = x.size(1), window = json_.value("sliding_window", n);
+    const at::Tensor behind = at::arange(n).unsqueeze(1) - at::arange(n);
     const at::Tensor y = at::scaled_dot_product_attention(
         turned(heads_of("q_proj", heads)), repeated(turned(heads_of("k_proj", kv_heads))),
-        repeated(heads_of("v_proj", kv_heads)), {}, 0, true);
+        repeated(heads_of("v_proj", kv_heads)), behind.ge(0).logical_and(behind.lt(window)));
     return linear(y.transpose(1, 2).reshape(x.sizes()), name + "o_proj");
   }
 
@@ -118,8 +121,15 @@ ModelConfig grouped_and_tied() {
   return config;
 }
 
+ModelConfig windowed() {
+  ModelConfig config = tiny();
+  config.window = 5;
+  return config;
+}
+
 class LlamaLogits : public ::testing::TestWithParam<ModelConfig> {};
-INSTANTIATE_TEST_SUITE_P(Models, LlamaLogits, ::testing::Values(tiny(), grouped_and_tied()));
+INSTANTIATE_TEST_SUITE_P(Models, LlamaLogits,
+                         ::testing::Values(tiny(), grouped_and_tied(), windowed()));
 
 TEST_P(LlamaLogits, AreTheModels) {
   const ModelConfig config = GetParam();
@@ -155,6 +165,9 @@ TEST(LlamaFormat, NamesTheEndOfADocumentWhereItIsAToken) {
   };
   EXPECT_EQ(config("<|end|>")["eos_token_id"], 256);
   EXPECT_EQ(config("<|end|>")["torch_dtype"], "bfloat16");
+  EXPECT_EQ(config("<|end|>")["model_type"], "llama");
+  EXPECT_EQ(nlohmann::json::parse(llama_config(windowed(), bytes, "", "float32"))["model_type"],
+            "mistral");
   EXPECT_TRUE(config("\n\n")["eos_token_id"].is_null());
   EXPECT_TRUE(config("")["bos_token_id"].is_null());
   const auto tokens = nlohmann::json::parse(llama_tokenizer_config(tiny(), bytes, "<|end|>"));

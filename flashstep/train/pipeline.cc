@@ -218,7 +218,8 @@ void describe_run(const Training& training, const Environment& environment) {
       str("[model] ", commas(parameters), " parameters: ", model.num_layers, " layers, d_model ",
           model.d_model, ", d_ff ", model.d_ff, ", ", model.num_heads, " heads",
           model.kv_heads() == model.num_heads ? "" : str(" (", model.kv_heads(), " of keys)"),
-          ", context ", model.context_length, ", vocabulary ",
+          ", context ", model.context_length,
+          model.window > 0 ? str(", window ", model.window) : "", ", vocabulary ",
           commas(static_cast<uint64_t>(model.vocab_size)), model.tie_embeddings ? " (tied)" : "",
           ", attention ", model.attention));
   const measure::Machine machine = measure::describe_machine();

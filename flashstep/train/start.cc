@@ -79,6 +79,8 @@ void check_origin(const std::string& state_json, const Config& config, const Tok
                " were trained, is now ", now));
   };
   note("model.rope_theta", saved.model.rope_theta, config.model.rope_theta);
+  note("model.window", static_cast<double>(saved.model.window),
+       static_cast<double>(config.model.window));
   note("model.norm_epsilon", saved.model.norm_epsilon, config.model.norm_epsilon);
 }
 

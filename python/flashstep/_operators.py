@@ -35,6 +35,7 @@ def attention(
     *,
     causal: bool = False,
     align_last: bool = False,
+    window: int | None = None,
     scale: float | None = None,
     implementation: str = "auto",
     deterministic: bool | None = None,
@@ -44,10 +45,10 @@ def attention(
 
     q (..., H, N, D); k, v (..., H_kv, M, D), H a multiple of H_kv; or (B, N, D) and (N, D) without heads. Of
     float32, bfloat16, float16 or float64, one dtype and device. `causal`: query i sees keys 0..i; with `align_last`
-    the last query sees the last key. `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal
-    bits, also in gradients; unless given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype;
-    with `return_lse` also the logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or
-    devices that do not go together.
+    the last query sees the last key; with `window` a query sees the last so many of these keys only, its own among
+    them. `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal bits, also in gradients; unless
+    given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype; with `return_lse` also the
+    logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or devices that do not go together.
     """
     call = _attention_with_logsumexp if return_lse else _attention
     return call(
@@ -56,6 +57,7 @@ def attention(
         v,
         causal=causal,
         align_last=align_last,
+        window=window,
         scale=scale,
         implementation=implementation,
         deterministic=deterministic,

@@ -65,10 +65,17 @@ class SwiGLU(nn.Module):
 
 class CausalSelfAttention(nn.Module):
     """x (..., N, d_model) -> (..., N, d_model); rotary positions unless rope_theta is None. num_kv_heads heads of
-    keys and values (None: num_heads), each read by num_heads / num_kv_heads of the queries'."""
+    keys and values (None: num_heads), each read by num_heads / num_kv_heads of the queries'. window: a query sees
+    the last so many keys up to its own (None: all)."""
 
     def __init__(
-        self, d_model: int, num_heads: int, *, num_kv_heads: int | None = None, rope_theta: float | None = 10000.0
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
+        rope_theta: float | None = 10000.0,
     ) -> None:
         super().__init__()
         if num_heads < 1 or d_model % num_heads:
@@ -77,7 +84,7 @@ class CausalSelfAttention(nn.Module):
         if kv_heads < 1 or num_heads % kv_heads:
             raise ValueError(f"[nn] expected num_heads divisible by num_kv_heads, got {num_heads} and {kv_heads}")
         self.num_heads, self.num_kv_heads = num_heads, kv_heads
-        self.rope_theta, self.head_dim = rope_theta, d_model // num_heads
+        self.window, self.rope_theta, self.head_dim = window, rope_theta, d_model // num_heads
         of_keys = kv_heads * self.head_dim
         self.q_proj, self.k_proj, self.v_proj = (Linear(d_model, width) for width in (d_model, of_keys, of_keys))
         self.output_proj = Linear(d_model, d_model)
@@ -91,7 +98,7 @@ class CausalSelfAttention(nn.Module):
             if positions is not None and positions.dim() > 1:
                 positions = positions.unsqueeze(-2)  # the same for all heads
             q, k = rope(q, positions, theta=self.rope_theta), rope(k, positions, theta=self.rope_theta)
-        attended = attention(q, k.to(q.dtype), v.to(q.dtype), causal=True)
+        attended = attention(q, k.to(q.dtype), v.to(q.dtype), causal=True, window=self.window)
         return self.output_proj(attended.transpose(-2, -3).flatten(-2))
 
 
@@ -105,11 +112,14 @@ class TransformerBlock(nn.Module):
         d_ff: int,
         *,
         num_kv_heads: int | None = None,
+        window: int | None = None,
         rope_theta: float | None = 10000.0,
         norm_epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.attn = CausalSelfAttention(d_model, num_heads, num_kv_heads=num_kv_heads, rope_theta=rope_theta)
+        self.attn = CausalSelfAttention(
+            d_model, num_heads, num_kv_heads=num_kv_heads, window=window, rope_theta=rope_theta
+        )
         self.ffn = SwiGLU(d_model, d_ff)
         self.ln1, self.ln2 = RMSNorm(d_model, norm_epsilon), RMSNorm(d_model, norm_epsilon)
 
@@ -132,6 +142,7 @@ class TransformerLM(nn.Module):
         num_heads: int,
         d_ff: int,
         num_kv_heads: int | None = None,
+        window: int | None = None,
         tie_embeddings: bool = False,
         rope_theta: float | None = 10000.0,
         norm_epsilon: float = 1e-5,
@@ -142,7 +153,13 @@ class TransformerLM(nn.Module):
         self.token_embeddings = Embedding(vocab_size, d_model)
         self.layers = nn.ModuleList(
             TransformerBlock(
-                d_model, num_heads, d_ff, num_kv_heads=num_kv_heads, rope_theta=rope_theta, norm_epsilon=norm_epsilon
+                d_model,
+                num_heads,
+                d_ff,
+                num_kv_heads=num_kv_heads,
+                window=window,
+                rope_theta=rope_theta,
+                norm_epsilon=norm_epsilon,
             )
             for _ in range(num_layers)
         )

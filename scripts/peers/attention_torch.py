@@ -1,8 +1,9 @@
-"""A peer of `flashstep bench attention`: the formula through torch.compile.
+"""A peer of `flashstep bench attention`: the formula through torch.compile, of a window on a GPU
+flex_attention.
 
 Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that
 the two programs take turns on the machine:
-    {"device": "cuda", "dtype": "bf16", "shape": [B, H, N, D], "keys": M, "causal": true, "seed": 1,
+    {"device": "cuda", "dtype": "bf16", "shape": [B, H, N, D], "keys": M, "causal": true, "window": 0, "seed": 1,
      "sets": 4, "do": "outcome", "gradients": true, "file": PATH}
         -> {"ok": true}, and the output and its gradients of the first inputs in PATH
     {..., "do": "forward" | "backward" | "both", "warmup": 1, "samples": 5, "calls": 10}
@@ -19,6 +20,8 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
 from answers import failure, say
 
 torch._functorch.config.donated_buffer = False  # backward is timed again and again on one graph
@@ -27,22 +30,28 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HELD_BYTES = 1 << 30  # more is given back after each request: the benchmark needs the memory too
 
 
-def formula(q, k, v, causal: bool):
+def formula(q, k, v, causal: bool, window: int):
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if causal:
         visible = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        if window:
+            visible = visible.triu(1 - window)
         scores = scores.masked_fill(~visible, float("-inf"))
     return torch.softmax(scores, -1) @ v
 
 
 # Shapes are symbols: one compilation for all lengths instead of ten seconds for each.
 compiled = torch.compile(formula, dynamic=True)
+flex, make_blocks = torch.compile(flex_attention), torch.compile(create_block_mask)  # of windows on GPUs
 
 
 class Case:
     def __init__(self, r):
         self.gpu, self.causal = r["device"] == "cuda", r["causal"]
         batch, heads, queries, width = r["shape"]
+        self.window = window = r["window"]
+        seen = lambda b, h, i, j: (i >= j) & (i - j < window)
+        self.blocks = make_blocks(seen, None, None, queries, r["keys"], "cuda") if window and self.gpu else None
         self.sets = []
         for i in range(r["sets"]):
             torch.manual_seed(r["seed"] + i)
@@ -52,7 +61,9 @@ class Case:
         self.outs, self.next = [], 0
 
     def forward(self, inputs):
-        return compiled(*inputs, self.causal)
+        if self.blocks:
+            return flex(*inputs, block_mask=self.blocks)
+        return compiled(*inputs, self.causal, self.window)
 
     def outcome(self, gradients, path):
         inputs, grad_out = self.sets[0]
@@ -109,7 +120,7 @@ def main():
         if "threads" in r:
             torch.set_num_threads(r["threads"])
         try:
-            wanted = {name: r[name] for name in ("device", "dtype", "shape", "keys", "causal", "seed", "sets")}
+            wanted = {name: r[name] for name in ("device", "dtype", "shape", "keys", "causal", "window", "seed", "sets")}
             if wanted != key:
                 key = case = None  # frees the old inputs before the new ones are made
                 case, key = Case(r), wanted

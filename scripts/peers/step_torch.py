@@ -4,7 +4,7 @@ compiled.
 Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that the two
 programs take turns on the machine:
     {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "kv_heads": H of keys,
-     "tied": head and embedding are one, "theta": 10000, "epsilon": 1e-5, "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
+     "window": keys that a query sees, 0: all, "tied": head and embedding are one, "theta": 10000, "epsilon": 1e-5, "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
      "device": "cpu" | "cuda", "max_norm": 1, "compile": "" | torch.compile's mode,
      "threads": 2, "warmup": 2, "steps": 4}
     -> {"seconds": [...], "forward": [...], "backward": [...], "optimizer": [...], "loss": the last step's,
@@ -56,12 +56,13 @@ class Block(nn.Module):
         self.w1, self.w2, self.w3 = linear(width, inner), linear(inner, width), linear(width, inner)
         self.norm1, self.norm2 = RmsNorm(width, epsilon), RmsNorm(width, epsilon)
 
-    def forward(self, x, cos, sin):
+    def forward(self, x, cos, sin, mask):
         y = self.norm1(x)
         q, k, v = (p(y).unflatten(-1, (heads, -1)).transpose(1, 2) for p, heads in
                    ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads)))
         mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v,
-                                               is_causal=True, enable_gqa=self.heads != self.kv_heads)
+                                               attn_mask=mask, is_causal=mask is None,
+                                               enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(mixed.transpose(1, 2).flatten(-2))
         y = self.norm2(x)
         return x + self.w2(F.silu(self.w1(y)) * self.w3(y))
@@ -84,11 +85,14 @@ class Model(nn.Module):
                             r["theta"] ** (-torch.arange(0, dim, 2).float() / dim))
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
+        behind = torch.arange(r["context"])[:, None] - torch.arange(r["context"])
+        seen = (behind >= 0) & (behind < r["window"]) if r.get("window") else None
+        self.register_buffer("mask", seen, persistent=False)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            x = block(x, self.cos, self.sin, self.mask)
         return self.head(self.norm(x))
 
 

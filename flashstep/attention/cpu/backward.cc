@@ -100,7 +100,7 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   using Word = typename Dot::Word;
   const auto& plan = pass.plan;
   const int dim = pass.problem.head_dim;
-  const Shift shift = tile_shift(pass.problem, at.query, at.key);
+  const Visible visible = visible_in_tile(pass.problem, at.query, at.key);
   // S = Q K^T and dP = dO V^T.
   Product<Word> product;
   product.panel_stride = plan.depth / Dot::kPerWord * kPanel;
@@ -108,7 +108,7 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   product.rows = at.queries;
   product.columns = at.keys;
   product.depth = plan.depth;
-  product.shift = shift;
+  product.visible = visible;
   product.left = scratch.queries;
   product.right = scratch.keys_transposed;
   product.out = scratch.scores;
@@ -119,7 +119,7 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(product);
 
   const int padded = static_cast<int>(round_up(at.queries, kRowUnit));
-  score_gradients(scratch.scores, scratch.weight_grads, padded, at.keys, shift, pass.scale,
+  score_gradients(scratch.scores, scratch.weight_grads, padded, at.keys, visible, pass.scale,
                   {scratch.logsumexp, scratch.delta});
 
   // dV += P^T dO and dK += dS^T Q.
@@ -132,11 +132,11 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   product.left = Dot::round_transposed(scratch.scores, padded, at.keys, scratch.rounded);
   product.right = scratch.grads_right;
   product.out = scratch.grad_v;
-  multiply<Dot, Side::kTransposed, Hidden::kDepthBegin>(product);
+  multiply<Dot, Side::kTransposed, Hidden::kDepthOfQueries>(product);
   product.left = Dot::round_transposed(scratch.weight_grads, padded, at.keys, scratch.rounded);
   product.right = scratch.queries_right;
   product.out = scratch.grad_k;
-  multiply<Dot, Side::kTransposed, Hidden::kDepthBegin>(product);
+  multiply<Dot, Side::kTransposed, Hidden::kDepthOfQueries>(product);
 
   // dQ += dS K.
   product.panel_stride = plan.key_tile / Dot::kPerWord * kPanel;
@@ -145,7 +145,7 @@ HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename 
   product.left = Dot::round_left(scratch.weight_grads, padded, at.keys, scratch.rounded);
   product.right = scratch.keys;
   product.out = at.grad_q;
-  multiply<Dot, Side::kPlain, Hidden::kDepthEnd>(product);
+  multiply<Dot, Side::kPlain, Hidden::kDepthOfKeys>(product);
 }
 
 template <typename T>
@@ -159,11 +159,18 @@ HWY_INLINE void write_rows(const float* from, int64_t from_stride, float factor,
   }
 }
 
-// The first query row that the sums of a chunk reach: a whole tile's first.
-HWY_INLINE int64_t chunk_begin(const BackwardPass& pass, int64_t chunk) {
-  const auto& plan = pass.plan;
-  const int64_t key = chunk * plan.tiles_per_chunk * plan.key_tile;
-  return first_query(pass.problem, key) / plan.query_tile * plan.query_tile;
+// The tiles of queries that see one of the keys first_key..end_key - 1.
+HWY_INLINE Range query_tiles(const BackwardPass& pass, int64_t first_key, int64_t end_key) {
+  const int64_t last_key = std::min(end_key, pass.problem.m) - 1;
+  return attention_kernel::tiles_of(
+      {seeing_queries(pass.problem, first_key).begin, seeing_queries(pass.problem, last_key).end},
+      pass.plan.query_tile);
+}
+
+// Those that the sums of a chunk reach.
+HWY_INLINE Range tiles_of_chunk(const BackwardPass& pass, int64_t chunk) {
+  const int64_t keys = pass.plan.tiles_per_chunk * pass.plan.key_tile;
+  return query_tiles(pass, chunk * keys, (chunk + 1) * keys);
 }
 
 // Task: one chunk of keys of one head of the wave; chunks of early keys, which more queries see,
@@ -181,10 +188,11 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
   const Scratch<Word> scratch(plan, pass.scratch_of<Word>(worker));
   float* grad_q = pass.partial_grad_q(head, chunk);
   const int64_t head_rows = plan.query_tiles * plan.query_tile;
-  const int64_t begin = chunk_begin(pass, chunk);
+  const Range reached = tiles_of_chunk(pass, chunk);
+  const int64_t tile_floats = static_cast<int64_t>(plan.query_tile) * plan.padded_dim;
   for (int64_t g = 0; g < group; ++g) {
-    std::fill(grad_q + (g * head_rows + begin) * plan.padded_dim,
-              grad_q + (g + 1) * head_rows * plan.padded_dim, 0.0f);
+    float* const of_head = grad_q + g * head_rows * plan.padded_dim;
+    std::fill(of_head + reached.begin * tile_floats, of_head + reached.end * tile_floats, 0.0f);
   }
   const int64_t last_tile = std::min((chunk + 1) * plan.tiles_per_chunk, plan.key_tiles);
   for (int64_t tile = chunk * plan.tiles_per_chunk; tile < last_tile; ++tile) {
@@ -200,9 +208,10 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
     const int64_t sums = round_up(keys, kRowUnit) * plan.padded_dim;
     std::fill_n(scratch.grad_k, sums, 0.0f);
     std::fill_n(scratch.grad_v, sums, 0.0f);
-    const int64_t first_tile = first_query(problem, key) / plan.query_tile;
+    const Range tiles = query_tiles(pass, key, key + keys);
     for (int64_t g = 0; g < group; ++g) {
-      for (int64_t i = first_tile * plan.query_tile; i < problem.n; i += plan.query_tile) {
+      for (int64_t query_tile = tiles.begin; query_tile < tiles.end; ++query_tile) {
+        const int64_t i = query_tile * plan.query_tile;
         const int queries = static_cast<int>(std::min<int64_t>(plan.query_tile, problem.n - i));
         const Meeting at = {batch,
                             kv_head * group + g,
@@ -240,14 +249,24 @@ void merge_tile(const BackwardPass& pass, int64_t task) {
   const int64_t rows = std::min<int64_t>(plan.query_tile, problem.n - first);
   const int64_t at =
       (wave_head % group * plan.query_tiles * plan.query_tile + first) * plan.padded_dim;
-  float* sums = pass.partial_grad_q(wave_head / group, 0) + at;
-  for (int64_t chunk = 1; chunk < plan.chunks && chunk_begin(pass, chunk) <= first; ++chunk) {
-    const float* more = pass.partial_grad_q(wave_head / group, chunk) + at;
+  float* sums = nullptr;  // in the first chunk's that reaches the tile
+  for (int64_t chunk = 0; chunk < plan.chunks; ++chunk) {
+    const Range reached = tiles_of_chunk(pass, chunk);
+    const int64_t tile = task % plan.query_tiles;
+    if (tile < reached.begin || tile >= reached.end) continue;
+    float* const more = pass.partial_grad_q(wave_head / group, chunk) + at;
+    if (sums == nullptr) {
+      sums = more;
+      continue;
+    }
     for (int64_t i = 0; i < rows * plan.padded_dim; i += kLanes) {
       store(hn::Add(load(sums + i), load(more + i)), sums + i);
     }
   }
-  if (chunk_begin(pass, 0) > first) std::fill_n(sums, rows * plan.padded_dim, 0.0f);
+  if (sums == nullptr) {  // queries that see no key
+    sums = pass.partial_grad_q(wave_head / group, 0) + at;
+    std::fill_n(sums, rows * plan.padded_dim, 0.0f);
+  }
   const auto& s = pass.args.grad_q.strides;
   write_rows(sums, plan.padded_dim, problem.scale, static_cast<int>(rows), problem.head_dim,
              static_cast<T*>(pass.args.grad_q.data) + head / problem.heads * s.batch +
@@ -288,7 +307,7 @@ HWY_EXPORT(chunk);
 HWY_EXPORT(merge);
 
 void backward(const Backward& args, const Parallel& parallel) {
-  const auto problem = with_near_diagonal(args.problem);
+  const auto problem = attention_kernel::with_bounded_mask(args.problem);
   BackwardPass pass{args, problem, plan_backward(problem, this_machine()),
                     split_scale(problem.scale)};
   const auto& plan = pass.plan;

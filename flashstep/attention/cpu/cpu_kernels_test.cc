@@ -117,6 +117,27 @@ TEST(CpuAttention, TakesEveryHeadDim) {
   }
 }
 
+// Of one key, shorter and longer than tiles, at any place, past the last key and before the first.
+TEST(CpuAttention, TakesAnyWindow) {
+  for (const auto type : kElements) {
+    for (const int64_t window : {1, 2, 15, 16, 17, 96, 130, 299, 300, 1000}) {
+      for (const auto& [n, m] : {std::pair(300, 300), std::pair(40, 300), std::pair(300, 40)}) {
+        for (const int64_t diagonal : {int64_t{0}, int64_t{m} - n, int64_t{-20}, int64_t{350}}) {
+          expect_right({.n = n,
+                        .m = m,
+                        .dim = 16,
+                        .causal = true,
+                        .diagonal = diagonal,
+                        .window = window,
+                        .strided = window % 2 == 0,
+                        .grad_logsumexp = window % 2 == 1},
+                       type);
+        }
+      }
+    }
+  }
+}
+
 TEST(CpuAttention, SharesKeysAmongGroupsOfHeads) {
   for (const auto type : kElements) {
     expect_right({.n = 70, .m = 65, .dim = 32, .batches = 2, .heads = 6, .kv_heads = 2}, type);
@@ -129,6 +150,16 @@ TEST(CpuAttention, SharesKeysAmongGroupsOfHeads) {
                   .heads = 4,
                   .kv_heads = 1,
                   .strided = true},
+                 type);
+    expect_right({.n = 150,
+                  .m = 170,
+                  .dim = 32,
+                  .causal = true,
+                  .diagonal = 20,
+                  .window = 40,
+                  .batches = 2,
+                  .heads = 6,
+                  .kv_heads = 2},
                  type);
   }
 }
@@ -160,6 +191,8 @@ TEST(CpuAttention, AgreesOnEveryInstructionSet) {
     for (const auto type : kElements) {
       expect_right({.n = 37, .m = 70, .dim = 40, .causal = true, .diagonal = 20}, type);
       expect_right({.n = 70, .m = 37, .dim = 24, .strided = true}, type);
+      expect_right({.n = 150, .m = 170, .dim = 24, .causal = true, .diagonal = 5, .window = 50},
+                   type);
       for (const int dim : {1, 21, 63}) {
         expect_right({.n = 37, .m = 70, .dim = dim, .causal = true}, type);
       }

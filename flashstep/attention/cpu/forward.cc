@@ -59,20 +59,23 @@ void pack_tile(const ForwardPass& pass, int64_t task, int worker) {
                     pass.packed_tile<Word>(head, tile));
 }
 
-// Rows [row, row + rows) of the query tile attend to `keys` keys of a packed tile; row `row` sees
-// those up to `shift`.
+// Rows [row, row + rows) of the query tile attend to the keys of a packed tile that they see; the
+// first of them sees `visible` of its `keys`.
 template <typename Dot>
 HWY_INLINE void attend_block(const ForwardPass& pass, const Scratch<typename Dot::Word>& scratch,
                              const typename Dot::Word* tile, int row, int rows, int keys,
-                             Shift shift) {
+                             Visible visible) {
   using Word = typename Dot::Word;
   const auto& plan = pass.plan;
   const int dim = pass.problem.head_dim;
-  const int columns = static_cast<int>(std::min<int64_t>(keys, rows + shift));
+  // From a whole panel on: keys before it no row sees.
+  const int first = static_cast<int>(std::clamp<int64_t>(visible.begin, 0, keys)) / kPanel * kPanel;
+  const int columns = static_cast<int>(std::min<int64_t>(keys, rows - 1 + visible.end)) - first;
   if (columns <= 0) return;
+  visible = {visible.begin - first, visible.end - first};
   Product<Word> scores;
   scores.left = scratch.queries + row * kStride;
-  scores.right = tile;
+  scores.right = tile + first / kPanel * (plan.depth / Dot::kPerWord * kPanel);
   scores.panel_stride = plan.depth / Dot::kPerWord * kPanel;
   scores.out = scratch.scores;
   scores.out_stride = kStride;
@@ -82,11 +85,11 @@ HWY_INLINE void attend_block(const ForwardPass& pass, const Scratch<typename Dot
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(scores);
 
   const Running running = {scratch.top + row, scratch.weight_sum + row * kLanes};
-  softmax_rows(scratch.scores, rows, columns, shift, pass.scale, running, scratch.factor);
+  softmax_rows(scratch.scores, rows, columns, visible, pass.scale, running, scratch.factor);
 
   Product<Word> sums;
   sums.left = Dot::round_left(scratch.scores, rows, columns, scratch.weights);
-  sums.right = tile + plan.key_words;
+  sums.right = tile + plan.key_words + first / Dot::kPerWord * kPanel;
   sums.panel_stride = plan.key_tile / Dot::kPerWord * kPanel;
   sums.out = scratch.out + row * kStride;
   sums.out_stride = kStride;
@@ -108,7 +111,7 @@ HWY_INLINE void write_rows(const ForwardPass& pass, int64_t batch, int64_t head,
   for (int r = 0; r < rows; ++r) {
     const float sum = sum_of(load(weight_sum + r * kLanes));
     const float weight = sum == 0 ? NAN : sum;  // scores all -infinity have no softmax
-    const bool fully_masked = visible_keys(problem, first + r) == 0;
+    const bool fully_masked = visible_keys(problem, first + r).size() == 0;
     const auto factor = hn::Set(Floats(), fully_masked ? 0.0f : 1 / weight);
     for (int c = 0; c < problem.head_dim; c += kLanes) {
       store(hn::Mul(load(sums + r * kStride + c), factor), out + r * s.row + c,
@@ -141,16 +144,18 @@ void attend_tile(const ForwardPass& pass, int64_t task, int worker) {
     std::fill_n(scratch.out + r * kStride, plan.padded_dim, 0.0f);
   std::fill_n(scratch.factor, kMaxBlockRows, 1.0f);
 
-  const int64_t seen = visible_keys(problem, first + rows - 1);
-  for (int64_t key = 0; key < seen; key += plan.key_tile) {
-    const int64_t index = key / plan.key_tile;
+  const Range seen = {visible_keys(problem, first).begin,
+                      visible_keys(problem, first + rows - 1).end};
+  const Range tiles = attention_kernel::tiles_of(seen, plan.key_tile);
+  for (int64_t index = tiles.begin; index < tiles.end; ++index) {
+    const int64_t key = index * plan.key_tile;
     if (!plan.shared) pack_keys<Dot, T>(pass, head / group, index, scratch.packing, scratch.keys);
     const Word* tile =
         plan.shared ? pass.packed_tile<Word>(head / group - pass.first_head, index) : scratch.keys;
     const int keys = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - key));
     for (int row = 0; row < rows; row += kBlockRows) {
       attend_block<Dot>(pass, scratch, tile, row, std::min(kBlockRows, rows - row), keys,
-                        tile_shift(problem, first + row, key));
+                        visible_in_tile(problem, first + row, key));
     }
   }
   write_rows<T>(pass, batch, head % problem.heads, first, rows, scratch.out, scratch.top,
@@ -184,7 +189,7 @@ HWY_EXPORT(pack);
 HWY_EXPORT(attend);
 
 void forward(const Forward& args, const Parallel& parallel) {
-  const auto problem = with_near_diagonal(args.problem);
+  const auto problem = attention_kernel::with_bounded_mask(args.problem);
   ForwardPass pass{args, problem, plan_forward(problem, this_machine()),
                    split_scale(problem.scale)};
   const int64_t heads = problem.batches * problem.kv_heads,

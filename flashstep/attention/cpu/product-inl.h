@@ -72,9 +72,9 @@ HWY_NOINLINE void fp32_block(const Block<float>& b) {
 
 // What the mask leaves out of a product.
 enum class Hidden {
-  kOutputs,     // rows are queries, columns keys: blocks that no row sees are left as they are
-  kDepthEnd,    // rows are queries, depth runs over keys
-  kDepthBegin,  // rows are keys, depth runs over queries
+  kOutputs,         // rows are queries, columns keys: blocks that no row sees are left as they are
+  kDepthOfKeys,     // rows are queries, depth runs over keys
+  kDepthOfQueries,  // rows are keys, depth runs over queries
 };
 
 template <typename Word>
@@ -85,7 +85,7 @@ struct Product {
   float* out;
   int64_t out_stride;
   int rows, columns, depth;  // elements; left and out have rows up to the next multiple of kRowUnit
-  Shift shift = kAllVisible;
+  Visible visible = kAllVisible;
   Update update = Update::kStore;
   const float* factor = nullptr;
 };
@@ -117,9 +117,18 @@ HWY_INLINE void multiply(const Product<typename Dot::Word>& p) {
     for (int row = 0; row < p.rows; row += step) {
       step = std::min(kBlockRows, p.rows - row);
       int64_t begin = 0, end = p.depth;
-      if (kHidden == Hidden::kOutputs && column > row + step - 1 + p.shift) continue;
-      if (kHidden == Hidden::kDepthEnd) end = std::min<int64_t>(end, row + step + p.shift);
-      if (kHidden == Hidden::kDepthBegin) begin = std::max<int64_t>(0, row - p.shift);
+      const int last = row + step - 1;
+      if (kHidden == Hidden::kOutputs &&
+          (column >= last + p.visible.end || column + kPanel <= row + p.visible.begin))
+        continue;
+      if (kHidden == Hidden::kDepthOfKeys) {
+        begin = std::max<int64_t>(0, row + p.visible.begin);
+        end = std::min<int64_t>(end, last + p.visible.end);
+      }
+      if (kHidden == Hidden::kDepthOfQueries) {
+        begin = std::max<int64_t>(0, row - p.visible.end + 1);
+        end = std::min<int64_t>(end, last - p.visible.begin + 1);
+      }
       begin /= Dot::kPerWord;
       end = ceil_div(end, Dot::kPerWord);
       if (end <= begin) continue;

@@ -66,22 +66,35 @@ struct Running {
   float* weight;  // kLanes per row: sums of weights relative to the top
 };
 
+// The first `count` columns of a row of scores become -infinity.
+HWY_INLINE void hide_first(float* row, int count) {
+  const Floats d;
+  const auto hidden = hn::Set(d, static_cast<float>(-INFINITY));
+  int c = 0;
+  for (; c + kLanes <= count; c += kLanes) store(hidden, row + c);
+  if (c == count) return;
+  store(hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(count - c)), hidden, load(row + c)),
+        row + c);
+}
+
 // Turns `rows` rows of scores into weights relative to the new top, and sets factor[row] to what
-// sums so far must be multiplied with. Columns beyond a row's last visible one get weight 0, up to
-// the end of the last vector.
-HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, const Scale& scale,
-                             const Running& running, float* factor) {
+// sums so far must be multiplied with. Columns that a row does not see get weight 0, up to the end
+// of the last vector.
+HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Visible visible,
+                             const Scale& scale, const Running& running, float* factor) {
   const Floats d;
   const auto to_base_2 = hn::Set(d, scale.base_2);
   const int end = static_cast<int>(round_up(columns, kLanes));
   alignas(64) float new_top[kMaxBlockRows + kLanes];
   for (int r = 0; r < rows; ++r) {
     float* row = scores + r * kStride;
-    const int visible = static_cast<int>(std::clamp<int64_t>(r + shift + 1, 0, columns));
-    if (visible < end) {
+    const int seen = static_cast<int>(std::clamp<int64_t>(r + visible.end, 0, columns));
+    if (r + visible.begin > 0)
+      hide_first(row, static_cast<int>(std::min<int64_t>(r + visible.begin, columns)));
+    if (seen < end) {
       const auto hidden = hn::Set(d, static_cast<float>(-INFINITY));
-      int c = visible / kLanes * kLanes;
-      const auto inside = hn::FirstN(d, static_cast<size_t>(visible - c));
+      int c = seen / kLanes * kLanes;
+      const auto inside = hn::FirstN(d, static_cast<size_t>(seen - c));
       store(hn::IfThenElse(inside, load(row + c), hidden), row + c);
       for (c += kLanes; c < end; c += kLanes) store(hidden, row + c);
     }
@@ -122,31 +135,39 @@ HWY_INLINE FloatVector weights_of(FloatVector scores, FloatVector scale, FloatVe
 
 // scores -> weights P, and weight_grads dP -> score gradients P * (dP - delta); 0 where hidden.
 HWY_INLINE void score_gradients(float* scores, float* weight_grads, int rows, int columns,
-                                Shift shift, const Scale& scale, const Kept& kept) {
+                                Visible visible, const Scale& scale, const Kept& kept) {
   const Floats d;
   const auto natural = hn::Set(d, scale.natural);
   const int end = static_cast<int>(round_up(columns, kLanes));
   for (int r = 0; r < rows; ++r) {
     float *s = scores + r * kStride, *g = weight_grads + r * kStride;
-    const int visible = static_cast<int>(std::clamp<int64_t>(r + shift + 1, 0, columns));
+    const int first = static_cast<int>(std::clamp<int64_t>(r + visible.begin, 0, columns));
+    const int seen = static_cast<int>(std::clamp<int64_t>(r + visible.end, first, columns));
     const auto logsumexp = hn::Set(d, kept.logsumexp[r]), delta = hn::Set(d, kept.delta[r]);
     int c = 0;
-    for (; c + kLanes <= visible; c += kLanes) {
-      const auto p = weights_of(load(s + c), natural, logsumexp);
-      store(p, s + c);
-      store(hn::Mul(p, hn::Sub(load(g + c), delta)), g + c);
-    }
-    if (c < visible) {
-      const auto inside = hn::FirstN(d, static_cast<size_t>(visible - c));
+    const auto zeros_up_to = [&](int column) HWY_ATTR {
+      for (; c < column; c += kLanes) {
+        store(hn::Zero(d), s + c);
+        store(hn::Zero(d), g + c);
+      }
+    };
+    const auto part_of_vector = [&]() HWY_ATTR {
+      const auto before = hn::FirstN(d, static_cast<size_t>(std::max(first - c, 0)));
+      const auto inside = hn::AndNot(before, hn::FirstN(d, static_cast<size_t>(seen - c)));
       const auto p = weights_of(load(s + c), natural, logsumexp);
       store(hn::IfThenElseZero(inside, p), s + c);
       store(hn::IfThenElseZero(inside, hn::Mul(p, hn::Sub(load(g + c), delta))), g + c);
       c += kLanes;
+    };
+    zeros_up_to(first / kLanes * kLanes);
+    if (c < first && c < seen) part_of_vector();
+    for (; c + kLanes <= seen; c += kLanes) {
+      const auto p = weights_of(load(s + c), natural, logsumexp);
+      store(p, s + c);
+      store(hn::Mul(p, hn::Sub(load(g + c), delta)), g + c);
     }
-    for (; c < end; c += kLanes) {
-      store(hn::Zero(d), s + c);
-      store(hn::Zero(d), g + c);
-    }
+    if (c < seen) part_of_vector();
+    zeros_up_to(end);
   }
 }
 

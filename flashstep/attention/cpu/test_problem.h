@@ -148,6 +148,7 @@ struct Case {
   int dim = 64;
   bool causal = false;
   int64_t diagonal = 0;
+  int64_t window = attention_kernel::kNoWindow;
   int64_t batches = 1, heads = 1, kv_heads = 1;
   float scale = 0;  // 0: 1/sqrt(D)
   bool strided = false;
@@ -156,8 +157,9 @@ struct Case {
 
 inline std::string to_string(const Case& c) {
   return str("n ", c.n, " m ", c.m, " dim ", c.dim, c.causal ? " causal" : " full", " diagonal ",
-             c.diagonal, " batches ", c.batches, " heads ", c.heads, "/", c.kv_heads, " scale ",
-             c.scale, c.strided ? " strided" : "", c.grad_logsumexp ? " grad_logsumexp" : "");
+             c.diagonal, " window ", c.window, " batches ", c.batches, " heads ", c.heads, "/",
+             c.kv_heads, " scale ", c.scale, c.strided ? " strided" : "",
+             c.grad_logsumexp ? " grad_logsumexp" : "");
 }
 
 inline Problem problem_of(const Case& c, Element type) {
@@ -172,6 +174,7 @@ inline Problem problem_of(const Case& c, Element type) {
   problem.scale = c.scale == 0 ? 1 / std::sqrt(static_cast<float>(c.dim)) : c.scale;
   problem.causal = c.causal;
   problem.diagonal = c.diagonal;
+  problem.window = c.window;
   problem.deterministic = true;
   return problem;
 }
@@ -246,19 +249,24 @@ std::vector<std::vector<double>> formula(const Case& c, const Inputs& in, double
     const auto v = rows_of(in.v, b, h / group, m), g = rows_of(in.grad_out, b, h, n);
     std::vector<Real> dk(m * dim), dv(m * dim), p(m), dp(m);
     for (size_t i = 0; i < n; ++i) {
-      const auto seen = static_cast<size_t>(
-          visible_keys(problem_of(c, Element::kFloat32), static_cast<int64_t>(i)));
+      size_t first = 0, seen = 0;  // keys first..seen - 1, counted one by one
+      for (size_t j = 0; j < m; ++j) {
+        const int64_t last = static_cast<int64_t>(i) + c.diagonal, key = static_cast<int64_t>(j);
+        const bool sees = !c.causal || (key <= last && last - key < c.window);
+        if (sees && seen == 0) first = j;
+        if (sees) seen = j + 1;
+      }
       Real top = -INFINITY, total = 0, delta = 0;
-      for (size_t j = 0; j < seen; ++j) {
+      for (size_t j = first; j < seen; ++j) {
         Real s = 0;
         for (size_t d = 0; d < dim; ++d) s += q[i * dim + d] * k[j * dim + d];
         p[j] = round(round(s) * static_cast<Real>(scale));
         top = std::max(top, p[j]);
       }
-      for (size_t j = 0; j < seen; ++j) total += std::exp(p[j] - top);
+      for (size_t j = first; j < seen; ++j) total += std::exp(p[j] - top);
       logsumexp[head * n + i] = seen ? top + std::log(total) : -INFINITY;
       std::vector<Real> o(dim), dq(dim);
-      for (size_t j = 0; j < seen; ++j) {
+      for (size_t j = first; j < seen; ++j) {
         p[j] = round(std::exp(p[j] - top) / total);
         dp[j] = 0;
         for (size_t d = 0; d < dim; ++d) {
@@ -270,7 +278,7 @@ std::vector<std::vector<double>> formula(const Case& c, const Inputs& in, double
         delta += p[j] * dp[j];
       }
       if (c.grad_logsumexp) delta -= in.grad_logsumexp[head * n + i];
-      for (size_t j = 0; j < seen; ++j) {
+      for (size_t j = first; j < seen; ++j) {
         const Real ds = round(round(p[j] * (dp[j] - delta)) * static_cast<Real>(scale));
         for (size_t d = 0; d < dim; ++d) {
           dq[d] += ds * k[j * dim + d];

@@ -15,6 +15,9 @@ namespace flashstep::attention_cpu {
 
 using attention_kernel::ceil_div;
 using attention_kernel::Problem;
+using attention_kernel::Range;
+using attention_kernel::seeing_queries;
+using attention_kernel::visible_keys;
 
 constexpr int kMaxTile = 256;  // keys of a tile, and the largest head dim
 // One cache line more than the largest tile: rows at a power of two would share few cache sets.
@@ -25,30 +28,16 @@ constexpr int kDepthUnit = 4;      // words: what a transposition takes of a row
 
 constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-// Keys that a query sees: 0..visible_keys - 1.
-inline int64_t visible_keys(const Problem& problem, int64_t query) {
-  if (!problem.causal) return problem.m;
-  return std::clamp<int64_t>(query + problem.diagonal + 1, 0, problem.m);
-}
+// Row r of a tile sees its columns r + begin..r + end - 1.
+struct Visible {
+  int64_t begin, end;
+};
+constexpr Visible kAllVisible = {-(int64_t{1} << 40), int64_t{1} << 40};
 
-// The first query that sees a key.
-inline int64_t first_query(const Problem& problem, int64_t key) {
-  if (!problem.causal) return 0;
-  return std::clamp<int64_t>(key - problem.diagonal, 0, problem.n);
-}
-
-// Row r of a tile sees its columns 0..r + shift.
-using Shift = int64_t;
-constexpr Shift kAllVisible = int64_t{1} << 40;
-
-inline Shift tile_shift(const Problem& problem, int64_t query, int64_t key) {
-  return problem.causal ? query + problem.diagonal - key : kAllVisible;
-}
-
-// A diagonal beyond the corners hides or shows everything, wherever it stands exactly.
-inline Problem with_near_diagonal(Problem problem) {
-  problem.diagonal = std::clamp(problem.diagonal, -problem.n, problem.m);
-  return problem;
+// Of a bounded mask, in the tile whose first query and key these are.
+inline Visible visible_in_tile(const Problem& problem, int64_t query, int64_t key) {
+  const int64_t end = query + problem.diagonal + 1 - key;
+  return {end - problem.window, end};
 }
 
 }  // namespace flashstep::attention_cpu

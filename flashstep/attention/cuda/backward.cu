@@ -54,7 +54,7 @@ cudaError_t backward(const Backward& pass, const BackwardPlan& plan, void* works
                      cudaStream_t stream) {
   BackwardArguments args = {};
   args.pass = pass;
-  args.pass.problem = with_bounded_diagonal(pass.problem);
+  args.pass.problem = attention_kernel::with_bounded_mask(pass.problem);
   args.plan = plan;
   args.scale_log2 = static_cast<float>(
       std::clamp(args.pass.problem.scale * kLog2E, -1.0 * FLT_MAX, 1.0 * FLT_MAX));

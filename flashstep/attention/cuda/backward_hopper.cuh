@@ -42,38 +42,44 @@ __device__ inline void with_stats(float (&scores)[kBlocks][4], uint32_t of_colum
   }
 }
 
-// Weights of the pairs of a step that a causal mask hides are 0, and those of keys beyond the last:
-// of zeros a weight of exp(-logsumexp), which may overflow, would come. first_row: the warp's
-// first.
+// Weights of the pairs of a step that the mask hides are 0, and those of keys beyond the last: of
+// zeros a weight of exp(-logsumexp), which may overflow, would come. first_row: the warp's first.
 template <typename Tiles, int kBlocks>
 __device__ inline void hide_scores(float (&weights)[kBlocks][4], const Problem& problem,
                                    const BackwardWork<Tiles>& work, int tile, int first_row,
                                    int lane) {
-  constexpr bool kOfKeys = Tiles::kOfKeys;
+  constexpr bool kOfKeys = Tiles::kOfKeys, kWindow = Tiles::kWindow;
   const int first_right = tile * Tiles::kRightRows;
   const int diagonal = static_cast<int>(problem.diagonal), keys = static_cast<int>(problem.m);
-  const int end_key =
-      kOfKeys ? work.first_left + Tiles::kLeftRows : first_right + Tiles::kRightRows;
+  const int window = static_cast<int>(problem.window);
+  const int first_key = kOfKeys ? work.first_left : first_right;
   const int first_query = kOfKeys ? first_right : work.first_left;
-  const bool is_hidden = problem.causal && end_key - 1 > first_query + diagonal;
-  if (!is_hidden && end_key <= keys) return;
-  // Of a key's row the first query that sees it; of a query's the end of the keys that it sees.
-  int bounds[2];
+  const int end_key = first_key + (kOfKeys ? Tiles::kLeftRows : Tiles::kRightRows);
+  const int end_query = first_query + (kOfKeys ? Tiles::kRightRows : Tiles::kLeftRows);
+  const bool all_visible = end_key - 1 <= first_query + diagonal && end_key <= keys &&
+                           (!kWindow || first_key > end_query - 1 + diagonal - window);
+  if (all_visible) return;
+  // Of a key's row the queries that see it; of a query's the keys that it sees.
+  int begin[2], end[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int left_at = first_row + lane / 4 + 8 * half;
-    if constexpr (kOfKeys)
-      bounds[half] = left_at >= keys ? INT_MAX : problem.causal ? left_at - diagonal : INT_MIN;
-    else
-      bounds[half] = problem.causal ? min(keys, left_at + diagonal + 1) : keys;
+    if constexpr (kOfKeys) {
+      begin[half] = left_at < keys ? left_at - diagonal : INT_MAX;
+      end[half] = left_at - diagonal + window;
+    } else {
+      end[half] = min(keys, left_at + diagonal + 1);
+      begin[half] = left_at + diagonal + 1 - window;
+    }
   }
   const int column = first_right + lane % 4 * 2;
 #pragma unroll
   for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int right_at = column + 8 * j + i % 2, bound = bounds[i / 2];
-      if (kOfKeys ? right_at < bound : right_at >= bound) weights[j][i] = 0;
+      const int right_at = column + 8 * j + i % 2;
+      if ((kWindow || kOfKeys) && right_at < begin[i / 2]) weights[j][i] = 0;
+      if ((kWindow || !kOfKeys) && right_at >= end[i / 2]) weights[j][i] = 0;
     }
   }
 }
@@ -91,14 +97,14 @@ __device__ inline void put_gradient(const Output& to, int64_t batch, int64_t hea
                                   /*add=*/false, rotation);
 }
 
-// kTurned: of rows that rope has turned. They have a kernel of their own: with one for both,
-// attention alone was about 1 % slower.
-template <GradientsOf kOf, Element kElement, int kDim, bool kTurned>
+// kTurned: of rows that rope has turned. kWindow: whose mask has a window. Both have kernels of
+// their own: with one for all, attention without them was 1 to 3 % slower.
+template <GradientsOf kOf, Element kElement, int kDim, bool kTurned, bool kWindow>
 __global__ void __launch_bounds__(WarpgroupTiles<kOf, kDim>::kThreads, 1)
     backward_hopper_kernel(const __grid_constant__ BackwardArguments args,
                            const __grid_constant__ BackwardMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Tiles = WarpgroupTiles<kOf, kDim>;
+  using Tiles = WarpgroupTiles<kOf, kDim, kWindow>;
   using Scores = Wgmma<kElement, Tiles::kRightRows>;
   using Sums = Wgmma<kElement, kDim>;
   constexpr bool kOfKeys = Tiles::kOfKeys;
@@ -223,12 +229,24 @@ cudaError_t launch_tiles(const BackwardArguments& args, cudaStream_t stream) {
                                Tiles::kBytes, stream, args, maps);
 }
 
+// launch.operator()<kTurned, kWindow>() for this pass.
+template <typename Launch>
+cudaError_t launch_for_rows(const BackwardArguments& args, const Launch& launch) {
+  const bool has_window = attention_kernel::has_window(args.pass.problem);
+  if (args.pass.cos == nullptr)
+    return has_window ? launch.template operator()<false, true>()
+                      : launch.template operator()<false, false>();
+  return has_window ? launch.template operator()<true, true>()
+                    : launch.template operator()<true, false>();
+}
+
 template <GradientsOf kOf, Element kElement, int kDim>
 cudaError_t launch_backward_hopper(const BackwardArguments& args, cudaStream_t stream) {
-  using Tiles = WarpgroupTiles<kOf, kDim>;
-  return args.pass.cos == nullptr
-             ? launch_tiles<Tiles, backward_hopper_kernel<kOf, kElement, kDim, false>>(args, stream)
-             : launch_tiles<Tiles, backward_hopper_kernel<kOf, kElement, kDim, true>>(args, stream);
+  return launch_for_rows(args, [&]<bool kTurned, bool kWindow>() {
+    return launch_tiles<WarpgroupTiles<kOf, kDim, kWindow>,
+                        backward_hopper_kernel<kOf, kElement, kDim, kTurned, kWindow>>(args,
+                                                                                       stream);
+  });
 }
 
 }  // namespace flashstep::attention_cuda

@@ -51,15 +51,21 @@ template <typename Tiles, int kDim>
 __device__ inline void add_query_gradients(const Tiles& tiles, const BackwardWork<Tiles>& work,
                                            const BackwardArguments& args, int adder) {
   const bool ordered = args.plan.ordered;
-  const int own = work.first_left / Tiles::kLeftRows;
+  const Problem& problem = args.pass.problem;
+  int own = work.first_left / Tiles::kLeftRows;  // of the blocks that add, how many come before
   wait_for_previous_kernel();
   for_each_step(work, [&](int step, int head, int tile) {
     if (step % Tiles::kAdders != adder) return;
     const int64_t first_row =
-        (static_cast<int64_t>(work.batch) * args.pass.problem.heads + head) * args.plan.padded_n +
+        (static_cast<int64_t>(work.batch) * problem.heads + head) * args.plan.padded_n +
         tile * Tiles::kRightRows;
     float* const sums = args.q_sums + first_row * kDim;
     int* const turn = args.turns + first_row / Tiles::kRightRows;
+    if constexpr (Tiles::kWindow) {
+      const int64_t first_seen = visible_keys(problem, tile * Tiles::kRightRows).begin;
+      own = (work.first_left - static_cast<int>(first_seen) / Tiles::kLeftRows * Tiles::kLeftRows) /
+            Tiles::kLeftRows;
+    }
     if (ordered) await_turn_of_sum(turn, own);
     wait_barrier(tiles.sums_here + 8 * adder, step / Tiles::kAdders % 2);
     if (ordered && own == 0)
@@ -73,12 +79,12 @@ __device__ inline void add_query_gradients(const Tiles& tiles, const BackwardWor
   });
 }
 
-template <Element kElement, int kDim, bool kTurned>
+template <Element kElement, int kDim, bool kTurned, bool kWindow>
 __global__ void __launch_bounds__(WarpgroupTiles<GradientsOf::kAll, kDim>::kThreads, 1)
     backward_one_pass_kernel(const __grid_constant__ BackwardArguments args,
                              const __grid_constant__ BackwardMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Tiles = WarpgroupTiles<GradientsOf::kAll, kDim>;
+  using Tiles = WarpgroupTiles<GradientsOf::kAll, kDim, kWindow>;
   using Scores = Wgmma<kElement, Tiles::kRightRows>;
   using Sums = Wgmma<kElement, kDim>;
   constexpr int kBlocks = Tiles::kRightRows / 8, kStages = Tiles::kStages;
@@ -227,10 +233,10 @@ __global__ void __launch_bounds__(WarpgroupTiles<GradientsOf::kAll, kDim>::kThre
 
 template <Element kElement, int kDim>
 cudaError_t launch_backward_one_pass(const BackwardArguments& args, cudaStream_t stream) {
-  using Tiles = WarpgroupTiles<GradientsOf::kAll, kDim>;
-  return args.pass.cos == nullptr
-             ? launch_tiles<Tiles, backward_one_pass_kernel<kElement, kDim, false>>(args, stream)
-             : launch_tiles<Tiles, backward_one_pass_kernel<kElement, kDim, true>>(args, stream);
+  return launch_for_rows(args, [&]<bool kTurned, bool kWindow>() {
+    return launch_tiles<WarpgroupTiles<GradientsOf::kAll, kDim, kWindow>,
+                        backward_one_pass_kernel<kElement, kDim, kTurned, kWindow>>(args, stream);
+  });
 }
 
 }  // namespace flashstep::attention_cuda

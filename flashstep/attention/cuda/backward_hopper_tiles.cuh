@@ -16,8 +16,9 @@ struct BackwardMaps {
 };
 
 // A block's tiles and the barriers that say what is there.
-template <GradientsOf kOf, int kDim>
+template <GradientsOf kOf, int kDim, bool kWindow_ = false>
 struct WarpgroupTiles {
+  static constexpr bool kWindow = kWindow_;  // whether the mask has one
   static constexpr bool kOfAll = kOf == GradientsOf::kAll;
   static constexpr bool kOfKeys = kOf != GradientsOf::kQueries;  // a block owns keys
   static constexpr int kLeftRows = kWarpgroupRows, kGroups = kLeftRows / 64;
@@ -137,15 +138,18 @@ struct BackwardWork {
     if constexpr (Tiles::kOfKeys) {
       right_heads = heads / kv_heads;
       first_right_head = head * right_heads;
-      first_tile = static_cast<int>(first_query_tile(problem, first_left, Tiles::kRightRows));
-      end_tile = static_cast<int>(ceil_div(problem.n, Tiles::kRightRows));
+      take(query_tiles(problem, first_left, first_left + Tiles::kLeftRows, Tiles::kRightRows));
     } else {
       right_heads = 1;
       first_right_head = head / (heads / kv_heads);
-      const int last = min(first_left + Tiles::kLeftRows, static_cast<int>(problem.n)) - 1;
-      first_tile = 0;
-      end_tile = static_cast<int>(visible_key_tiles(problem, last, Tiles::kRightRows));
+      take(key_tiles(problem, first_left, first_left + Tiles::kLeftRows, Tiles::kRightRows));
     }
+  }
+
+ private:
+  __device__ void take(Range tiles) {
+    first_tile = static_cast<int>(tiles.begin);
+    end_tile = static_cast<int>(tiles.end);
   }
 };
 

@@ -66,15 +66,15 @@ __device__ inline StepAddresses step_addresses(uint32_t shared, int stage, int k
           shared + Shape::kScoresAt + rows, shared + Shape::kScoreGradsAt + rows};
 }
 
-// The scores of kGroup queries with the warp's keys, and their part of dK and dV. `key`, `query`:
-// the warp's first key, and the step's first query.
+// The scores of kGroup queries with the warp's keys, and their part of dK and dV. `first_key`,
+// `key`, `query`: the block's and the warp's first key, and the step's first query.
 template <typename Shape, int kDim, bool kKeepGrads>
 __device__ inline void take_group(float (&dk)[Shape::kRows][Shape::kColumns][4],
                                   float (&dv)[Shape::kRows][Shape::kColumns][4],
                                   const typename Shape::RowsOfKeys& keys,
                                   const typename Shape::RowsOfKeys& values, const StepAddresses& at,
                                   int group, int first_column, const typename Shape::LaneType& lane,
-                                  const BackwardArguments& args, bool masked, int64_t key,
+                                  const BackwardArguments& args, int64_t first_key, int64_t key,
                                   int64_t query) {
   using Math = typename Shape::Math;
   using QueryRows = typename Shape::QueryRows;
@@ -87,8 +87,9 @@ __device__ inline void take_group(float (&dk)[Shape::kRows][Shape::kColumns][4],
   const int lane_query = group + lane.index % 4 * 2;
   const uint32_t stats = at.stats + lane_query * 4;
   probabilities<Shape>(scores, args.scale_log2, stats);
-  if (masked)
-    hide_scores<Shape>(scores, args.pass.problem, key + lane.index / 4, query + lane_query);
+  hide_scores<Shape>(scores, args.pass.problem,
+                     hidden_pairs<Shape>(args.pass.problem, first_key, query), key + lane.index / 4,
+                     query + lane_query);
   score_gradients<Shape>(scores, grads, stats);
   add_from_registers<Shape, kKeepGrads>(dk, dv, scores, grads, at.q, at.grad_out, at.scores,
                                         at.score_grads, group, first_column, lane);
@@ -248,14 +249,13 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kTier>::kThreads,
 
     const StepAddresses step_at = step_addresses<Shape>(shared, at.stage, key_row);
     const int64_t first_query = static_cast<int64_t>(at.query_tile) * kTile.queries;
-    const bool masked = needs_mask<Shape>(problem, first_key, first_query);
     if (warp_query < kTile.queries) {
       // Without dQ the compiler would unroll beyond the registers.
       constexpr int kUnroll = kOnePass ? 2 : 1;
 #pragma unroll kUnroll
       for (int group = warp_query; group < warp_query + Shape::kWarpQueries; group += Shape::kGroup)
         take_group<Shape, kDim, kOnePass || Shape::kShared>(dk, dv, keys, values, step_at, group,
-                                                            first_column, lane, args, masked,
+                                                            first_column, lane, args, first_key,
                                                             first_key + key_row, first_query);
     }
     if (Shape::kShared || kOnePass) __syncthreads();

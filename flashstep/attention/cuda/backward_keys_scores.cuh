@@ -8,27 +8,47 @@
 namespace flashstep::attention_cuda {
 
 // Whether some query of a step must not see some key of the block.
+struct HiddenPairs {
+  bool ahead, behind;  // of the query; of its window
+};
 template <typename Shape>
-__device__ inline bool needs_mask(const Problem& problem, int64_t first_key, int64_t first_query) {
+__device__ inline HiddenPairs hidden_pairs(const Problem& problem, int64_t first_key,
+                                           int64_t first_query) {
   const int64_t end_key = first_key + Shape::kTile.keys;
-  return end_key > problem.m || (problem.causal && first_query + problem.diagonal < end_key - 1);
+  const int64_t end_query = first_query + Shape::kTile.queries;
+  return {end_key > problem.m || first_query + problem.diagonal < end_key - 1,
+          first_key + problem.window < end_query + problem.diagonal};
 }
 
 // P = 0 for hidden pairs: `key` and `query` are those of the lane's first number.
 template <typename Shape, int kColumns>
 __device__ inline void hide_scores(float (&scores)[Shape::kRows][kColumns][4],
-                                   const Problem& problem, int64_t key, int64_t query) {
+                                   const Problem& problem, HiddenPairs hidden, int64_t key,
+                                   int64_t query) {
+  // From this one on (counted from `query`) the queries see the lane's first key.
+  const int first = static_cast<int>(key - problem.diagonal - query);
+  if (hidden.ahead) {
 #pragma unroll
-  for (int half = 0; half < 2 * Shape::kRows; ++half) {
-    // From this one on (counted from `query`) the queries see the key.
-    int64_t first = problem.causal ? key + 8 * half - problem.diagonal - query : 0;
-    if (key + 8 * half >= problem.m || first > Shape::kGroup) first = Shape::kGroup;
-    const int first_query = static_cast<int>(first < 0 ? 0 : first);
+    for (int half = 0; half < 2 * Shape::kRows; ++half) {
+      const bool is_there = key + 8 * half < problem.m;
+      const int begin = is_there ? first + 8 * half : Shape::kGroup;
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column)
+      for (int column = 0; column < kColumns; ++column)
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (column * kMmaColumns + i < first_query) scores[half / 2][column][half % 2 * 2 + i] = 0;
+        for (int i = 0; i < 2; ++i)
+          if (column * kMmaColumns + i < begin) scores[half / 2][column][half % 2 * 2 + i] = 0;
+    }
+  }
+  if (hidden.behind) {
+#pragma unroll
+    for (int half = 0; half < 2 * Shape::kRows; ++half) {
+      const int end = first + 8 * half + static_cast<int>(problem.window);
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (column * kMmaColumns + i >= end) scores[half / 2][column][half % 2 * 2 + i] = 0;
+    }
   }
 }
 

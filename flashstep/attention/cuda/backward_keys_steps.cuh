@@ -82,10 +82,11 @@ __device__ inline bool find_work(const BackwardArguments& args, KeysWork& work) 
   if (head >= grid.heads) return false;
   work.batch = head / problem.kv_heads;
   work.head = head % problem.kv_heads;
-  work.first_query_tile = static_cast<int>(
-      first_query_tile(problem, work.tile * Shape::kTile.keys, Shape::kTile.queries));
-  work.head_steps =
-      static_cast<int>(ceil_div(problem.n, Shape::kTile.queries)) - work.first_query_tile;
+  const int64_t first_key = work.tile * Shape::kTile.keys;
+  const Range tiles =
+      query_tiles(problem, first_key, first_key + Shape::kTile.keys, Shape::kTile.queries);
+  work.first_query_tile = static_cast<int>(tiles.begin);
+  work.head_steps = static_cast<int>(tiles.size());
   const int64_t steps = work.head_steps * (problem.heads / problem.kv_heads);
   const int64_t begin = chunk * grid.chunk_steps;
   const int64_t end = begin + grid.chunk_steps < steps ? begin + grid.chunk_steps : steps;

@@ -6,6 +6,10 @@
 #include "flashstep/base/text.h"
 
 namespace flashstep::attention_cuda {
+
+using attention_kernel::sees_evenly;
+using attention_kernel::with_bounded_mask;
+
 namespace {
 
 // Query rows of a head in the workspace: a multiple of every tile and step.
@@ -127,12 +131,12 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
   return best;
 }
 
-// Where blocks need not wait for each other. Without a mask tiles are alike: those of a head run
-// side by side. Causal ones are not: sections fill the GPU once, and a few blocks are one
+// Where blocks need not wait for each other. Tiles that are alike run side by side, those of a head
+// together. For the others of a causal mask sections fill the GPU once, and a few blocks are one
 // section, whose long tiles come first.
-int64_t section_of_tiles(int64_t heads, int64_t tiles, bool causal, int64_t sm_count) {
+int64_t section_of_tiles(int64_t heads, int64_t tiles, bool alike, int64_t sm_count) {
   constexpr int64_t kFew = 3;  // times the GPU
-  if (!causal) return 1;
+  if (alike) return 1;
   if (heads * tiles <= kFew * sm_count) return heads;
   return section_of(heads, (sm_count + tiles / 2) / tiles);
 }
@@ -177,7 +181,7 @@ void lay_out(BackwardPlan& plan, const Problem& problem) {
 struct Span {
   double heads;
   Steps steps;
-  bool causal;
+  bool alike;
   double sm_count;
 
   // Long tiles come first under a causal mask; what is left of them at the end is `tail` of one.
@@ -185,7 +189,7 @@ struct Span {
   double most(double tail, double more) const {
     const double longest = static_cast<double>(steps.longest);
     const double blocks = heads * static_cast<double>(steps.tiles);
-    if (!causal) return std::ceil(blocks / sm_count) * longest + more;
+    if (alike) return std::ceil(blocks / sm_count) * longest + more;
     const double even = heads * static_cast<double>(steps.total) / sm_count;
     return std::max(even + tail * longest + more, longest);
   }
@@ -208,16 +212,16 @@ BackwardForm choose_form(const Problem& problem, const Device& device) {
   const double heads = static_cast<double>(problem.batches) * problem.heads;
   const double key_heads = static_cast<double>(problem.batches) * problem.kv_heads;
   const auto span = [&](double of_heads, const Steps& steps) {
-    return Span{of_heads, steps, problem.causal, static_cast<double>(device.sm_count)};
+    return Span{of_heads, steps, sees_evenly(problem), static_cast<double>(device.sm_count)};
   };
   const Span keys =
       span(key_heads, count_steps(ceil_div(problem.m, kRows), [&](int64_t tile) {
              return problem.heads / problem.kv_heads *
-                    (ceil_div(problem.n, kRows) - first_query_tile(problem, tile * kRows, kRows));
+                    query_tiles(problem, tile * kRows, (tile + 1) * kRows, kRows).size();
            }));
   const Span queries =
       span(heads, count_steps(ceil_div(problem.n, kRows), [&](int64_t tile) {
-             return visible_key_tiles(problem, std::min(problem.n, (tile + 1) * kRows) - 1, kRows);
+             return key_tiles(problem, tile * kRows, (tile + 1) * kRows, kRows).size();
            }));
   const double even = heads * static_cast<double>(queries.steps.total) / device.sm_count;
 
@@ -233,10 +237,11 @@ BackwardForm choose_form(const Problem& problem, const Device& device) {
     double wait = 0;  // steps of the last of a head's blocks that begin together
     if (problem.deterministic) {
       const double begun = static_cast<double>(device.sm_count) / ordered_section(problem);
-      wait = (dim > 64         ? 0.6
-              : problem.causal ? 1.5
-                               : 2.5) *
-             std::min(static_cast<double>(keys.steps.tiles), begun);
+      // Where all see the last query. The others of a window begin at different tiles, each where
+      // the block before it is a step later.
+      const double together =
+          static_cast<double>(std::min(keys.steps.tiles, ceil_div(problem.window, kRows)));
+      wait = (dim > 64 ? 0.6 : problem.causal ? 1.5 : 2.5) * std::min(together, begun);
     }
     one_pass = 19 + (0.7 + 0.0173 * dim) * keys.most(0.16, wait) +
                1e-5 * dim * (0.17 * rows + 0.375 * std::max(0.0, rows - near_rows));
@@ -248,17 +253,12 @@ BackwardForm choose_form(const Problem& problem, const Device& device) {
 
 }  // namespace
 
-Problem with_bounded_diagonal(Problem problem) {
-  problem.diagonal = std::clamp(problem.diagonal, -problem.n, problem.m);
-  return problem;
-}
-
 BackwardPlan plan_backward(const Problem& problem, const Device& device) {
-  return plan_of(problem, device, choose_form(with_bounded_diagonal(problem), device));
+  return plan_of(problem, device, choose_form(with_bounded_mask(problem), device));
 }
 
 BackwardPlan plan_of(const Problem& any_problem, const Device& device, BackwardForm form) {
-  const Problem problem = with_bounded_diagonal(any_problem);
+  const Problem problem = with_bounded_mask(any_problem);
   BackwardPlan plan = {};
   plan.sm_count = device.sm_count;
   plan.arithmetic = arithmetic_of(problem);
@@ -294,7 +294,7 @@ BackwardPlan plan_of(const Problem& any_problem, const Device& device, BackwardF
   const int64_t query_head_bytes = problem.m * row_bytes;
   if (plan.warpgroups) {
     const auto section = [&](int64_t heads, const Steps& steps) {
-      return section_of_tiles(heads, steps.tiles, problem.causal, device.sm_count);
+      return section_of_tiles(heads, steps.tiles, sees_evenly(problem), device.sm_count);
     };
     plan.keys = uncut(key_steps, key_heads,
                       plan.ordered ? ordered_section(problem) : section(key_heads, key_steps));

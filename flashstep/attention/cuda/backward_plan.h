@@ -23,9 +23,14 @@
 
 namespace flashstep::attention_cuda {
 
+using attention_kernel::at_most;
 using attention_kernel::Backward;
 using attention_kernel::ceil_div;
 using attention_kernel::Problem;
+using attention_kernel::Range;
+using attention_kernel::seeing_queries;
+using attention_kernel::tiles_of;
+using attention_kernel::visible_keys;
 
 // The blocks of a pass over the tiles (of keys, or of queries) of all heads.
 struct BackwardGrid {
@@ -70,40 +75,32 @@ BackwardPlan plan_of(const Problem& problem, const Device& device, BackwardForm 
 // In the form that costs least.
 BackwardPlan plan_backward(const Problem& problem, const Device& device);
 
-// Beyond -n no query sees a key, beyond m all see all: then any number there is as good, and sums
-// with positions do not overflow.
-Problem with_bounded_diagonal(Problem problem);
-
 // One line: what the plan says, for reports and failing tests.
 std::string describe(const BackwardPlan& plan);
 
-// The first tile of queries with one that sees key `first_key` or a later one; all before are
-// skipped.
-constexpr int64_t first_query_tile(const Problem& problem, int64_t first_key, int queries) {
-  if (!problem.causal || first_key <= problem.diagonal) return 0;
-  const int64_t query = first_key - problem.diagonal;
-  return query < problem.n ? query / queries : ceil_div(problem.n, queries);
+// The tiles of keys of which one of these queries sees one, and the tiles of queries of which one
+// sees one of these keys. All others are skipped.
+constexpr Range key_tiles(const Problem& problem, int64_t first_query, int64_t end_query,
+                          int keys) {
+  return tiles_of({visible_keys(problem, first_query).begin,
+                   visible_keys(problem, at_most(end_query, problem.n) - 1).end},
+                  keys);
 }
-
-// The number of tiles of keys of which the queries up to `last_query` see one.
-constexpr int64_t visible_key_tiles(const Problem& problem, int64_t last_query, int keys) {
-  const int64_t tiles = ceil_div(problem.m, keys);
-  if (!problem.causal) return tiles;
-  if (last_query + problem.diagonal < 0) return 0;
-  const int64_t visible = (last_query + problem.diagonal) / keys + 1;
-  return visible < tiles ? visible : tiles;
+constexpr Range query_tiles(const Problem& problem, int64_t first_key, int64_t end_key,
+                            int queries) {
+  return tiles_of({seeing_queries(problem, first_key).begin,
+                   seeing_queries(problem, at_most(end_key, problem.m) - 1).end},
+                  queries);
 }
 
 // Steps of a tile of keys: its tiles of queries, for every query head of its key head.
 constexpr int64_t key_tile_steps(const Problem& problem, const KeysTile& shape, int64_t tile) {
   return problem.heads / problem.kv_heads *
-         (ceil_div(problem.n, shape.queries) -
-          first_query_tile(problem, tile * shape.keys, shape.queries));
+         query_tiles(problem, tile * shape.keys, (tile + 1) * shape.keys, shape.queries).size();
 }
 
 constexpr int64_t query_tile_steps(const Problem& problem, const QueriesTile& shape, int64_t tile) {
-  const int64_t end = (tile + 1) * shape.queries;
-  return visible_key_tiles(problem, (end < problem.n ? end : problem.n) - 1, shape.keys);
+  return key_tiles(problem, tile * shape.queries, (tile + 1) * shape.queries, shape.keys).size();
 }
 
 // What a kernel gets.

@@ -22,6 +22,7 @@ void for_each_backward_plan(Body body) {
               for (bool deterministic : {false, true}) {
                 Problem problem = make_problem(element, heads, n, m, head_dim, n % 2 == 0);
                 problem.deterministic = deterministic;
+                problem.window = heads == 6 ? 300 : attention_kernel::kNoWindow;
                 body(device, problem, plan_backward(problem, device));
               }
 }
@@ -47,7 +48,8 @@ void expect_covers(const BackwardGrid& grid, int64_t longest, const BackwardPlan
 }
 
 TEST(BackwardPlan, BlocksTakeEveryStep) {
-  for_each_backward_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
+  for_each_backward_plan([](const Device&, const Problem& any_problem, const BackwardPlan& plan) {
+    const Problem problem = attention_kernel::with_bounded_mask(any_problem);
     int64_t longest = 0;
     for (int64_t tile = 0; tile < plan.keys.tiles; ++tile)
       longest = std::max(longest, key_tile_steps(problem, plan.keys_tile, tile));
@@ -84,24 +86,31 @@ TEST(BackwardPlan, WorkspaceHoldsItsParts) {
 // Tiles that are skipped hold no visible pair, and the last or first that is not holds one.
 TEST(BackwardPlan, SkipsHiddenTilesOnly) {
   constexpr int kQueries = 16, kKeys = 32;
-  for (int64_t diagonal = -150; diagonal <= 150; diagonal += 5) {
-    Problem problem = make_problem(Element::kBfloat16, 1, 100, 130, 64, true);
-    problem.diagonal = diagonal;
-    const auto sees = [&](int64_t query_tile, int64_t key_tile) {
-      const int64_t last = std::min((query_tile + 1) * kQueries, problem.n) - 1;
-      return key_tile * kKeys <= last + diagonal;
-    };
-    for (int64_t key_tile = 0; key_tile < ceil_div(problem.m, kKeys); ++key_tile) {
-      const int64_t first = first_query_tile(problem, key_tile * kKeys, kQueries);
-      for (int64_t tile = 0; tile < ceil_div(problem.n, kQueries); ++tile)
-        ASSERT_EQ(tile >= first, sees(tile, key_tile))
-            << diagonal << " " << key_tile << " " << tile;
-    }
-    for (int64_t tile = 0; tile < ceil_div(problem.n, kQueries); ++tile) {
-      const int64_t last = std::min((tile + 1) * kQueries, problem.n) - 1;
-      const int64_t count = visible_key_tiles(problem, last, kKeys);
-      for (int64_t key_tile = 0; key_tile < ceil_div(problem.m, kKeys); ++key_tile)
-        ASSERT_EQ(key_tile < count, sees(tile, key_tile)) << diagonal << " " << tile;
+  for (int64_t window : {int64_t{1}, int64_t{20}, int64_t{95}, attention_kernel::kNoWindow}) {
+    for (int64_t diagonal = -150; diagonal <= 150; diagonal += 5) {
+      Problem problem = make_problem(Element::kBfloat16, 1, 100, 130, 64, true);
+      problem.diagonal = diagonal;
+      problem.window = window;
+      const Problem bounded = attention_kernel::with_bounded_mask(problem);
+      const auto sees = [&](int64_t query_tile, int64_t key_tile) {
+        for (int64_t i = query_tile * kQueries; i < (query_tile + 1) * kQueries; ++i)
+          for (int64_t j = key_tile * kKeys; j < (key_tile + 1) * kKeys; ++j)
+            if (i < problem.n && j < problem.m && j <= i + diagonal && i + diagonal - j < window)
+              return true;
+        return false;
+      };
+      for (int64_t key_tile = 0; key_tile < ceil_div(problem.m, kKeys); ++key_tile) {
+        const Range of_key =
+            query_tiles(bounded, key_tile * kKeys, (key_tile + 1) * kKeys, kQueries);
+        for (int64_t tile = 0; tile < ceil_div(problem.n, kQueries); ++tile) {
+          const Range of_query = key_tiles(bounded, tile * kQueries, (tile + 1) * kQueries, kKeys);
+          const bool seen = sees(tile, key_tile);
+          ASSERT_EQ(tile >= of_key.begin && tile < of_key.end, seen)
+              << diagonal << " " << window << " " << key_tile << " " << tile;
+          ASSERT_EQ(key_tile >= of_query.begin && key_tile < of_query.end, seen)
+              << diagonal << " " << window << " " << key_tile << " " << tile;
+        }
+      }
     }
   }
 }

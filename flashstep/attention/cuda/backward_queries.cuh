@@ -30,7 +30,7 @@ struct QueriesShape {
   static_assert(kStagesAt + kTile.stages * kStageBytes == shared_bytes(kTile, kArithmetic, kDim));
 };
 
-// The work of a block: steps begin..end - 1 (tiles of keys) of a tile of queries.
+// The work of a block: tiles of keys begin..end - 1 of a tile of queries.
 struct QueriesWork {
   int64_t batch, head, tile, chunk;
   int begin, end;
@@ -51,9 +51,10 @@ __device__ inline bool find_work(const BackwardArguments& args, QueriesWork& wor
   work.batch = head / problem.heads;
   work.head = head % problem.heads;
   constexpr QueriesTile kTile = Shape::kTile;
-  const int64_t steps = query_tile_steps(problem, kTile, work.tile);
-  const int64_t begin = work.chunk * grid.chunk_steps;
-  const int64_t end = begin + grid.chunk_steps < steps ? begin + grid.chunk_steps : steps;
+  const int64_t first_query = work.tile * kTile.queries;
+  const Range tiles = key_tiles(problem, first_query, first_query + kTile.queries, kTile.keys);
+  const int64_t begin = tiles.begin + work.chunk * grid.chunk_steps;
+  const int64_t end = begin + grid.chunk_steps < tiles.end ? begin + grid.chunk_steps : tiles.end;
   work.begin = static_cast<int>(begin);
   work.end = static_cast<int>(end);
   // Where results come at once, a block writes zeros for queries that see no key.
@@ -67,24 +68,62 @@ struct RowStats {
   float dot[2 * Shape::kRows];
 };
 
-// dS from S and dP, into `grads`. Row r of the lane sees the keys of the group before end_key[r].
+// P from S, in place.
 template <typename Shape, int kColumns>
-__device__ inline void score_gradients(const float (&scores)[Shape::kRows][kColumns][4],
-                                       float (&grads)[Shape::kRows][kColumns][4],
-                                       const RowStats<Shape>& stats, bool masked,
-                                       const int (&end_key)[2 * Shape::kRows], float scale_log2,
-                                       int lane) {
+__device__ inline void probabilities(float (&scores)[Shape::kRows][kColumns][4],
+                                     const RowStats<Shape>& stats, float scale_log2) {
 #pragma unroll
   for (int row = 0; row < Shape::kRows; ++row)
 #pragma unroll
     for (int column = 0; column < kColumns; ++column)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int r = 2 * row + i / 2;
-        float p = exp2_approx(scores[row][column][i] * scale_log2 - stats.logsumexp[r]);
-        if (masked && column * kMmaColumns + lane % 4 * 2 + i % 2 >= end_key[r]) p = 0;
-        grads[row][column][i] = p * (grads[row][column][i] - stats.dot[r]);
-      }
+      for (int i = 0; i < 4; ++i)
+        scores[row][column][i] =
+            exp2_approx(scores[row][column][i] * scale_log2 - stats.logsumexp[2 * row + i / 2]);
+}
+
+// Whether some query of the block must not see some key of a group.
+template <typename Shape>
+__device__ inline bool needs_mask(const Problem& problem, int64_t first_query, int64_t first_key) {
+  const int64_t last_key = first_key + Shape::kGroup - 1;
+  const int64_t last_query = first_query + Shape::kTile.queries - 1;
+  return last_key >= problem.m ||
+         (problem.causal && (last_key > first_query + problem.diagonal ||
+                             first_key + problem.window <= last_query + problem.diagonal));
+}
+
+// P = 0 for hidden pairs: `query` and `key` are those of the lane's first number.
+template <typename Shape, int kColumns>
+__device__ inline void hide_scores(float (&scores)[Shape::kRows][kColumns][4],
+                                   const Problem& problem, int64_t query, int64_t key) {
+#pragma unroll
+  for (int half = 0; half < 2 * Shape::kRows; ++half) {
+    // Counted from `key`, these are seen.
+    const int behind = static_cast<int>(query + problem.diagonal + 1 - key) + 8 * half;
+    const int begin = behind - static_cast<int>(problem.window);
+    const int end = min(behind, static_cast<int>(problem.m - key));
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (column * kMmaColumns + i < begin || column * kMmaColumns + i >= end)
+          scores[half / 2][column][half % 2 * 2 + i] = 0;
+  }
+}
+
+// dS = P o (dP - D), in place of dP.
+template <typename Shape, int kColumns>
+__device__ inline void score_gradients(const float (&scores)[Shape::kRows][kColumns][4],
+                                       float (&grads)[Shape::kRows][kColumns][4],
+                                       const RowStats<Shape>& stats) {
+#pragma unroll
+  for (int row = 0; row < Shape::kRows; ++row)
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        grads[row][column][i] =
+            scores[row][column][i] * (grads[row][column][i] - stats.dot[2 * row + i / 2]);
 }
 
 template <Arithmetic kArithmetic, int kDim>
@@ -159,25 +198,17 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
     for (int group = 0; group < kTile.keys; group += Shape::kGroup) {
       constexpr int kGroupColumns = Shape::kGroup / kMmaColumns;
       const int64_t first_key = static_cast<int64_t>(step) * kTile.keys + group;
-      const int64_t last_key = first_key + Shape::kGroup - 1;
-      const bool masked =
-          last_key >= problem.m || (problem.causal && last_key > first_query + problem.diagonal);
-      int end_key[2 * Shape::kRows];
-#pragma unroll
-      for (int r = 0; r < 2 * Shape::kRows; ++r) {
-        int64_t end = problem.m - first_key;
-        const int64_t seen =
-            first_query + warp_row + lane.index / 4 + 8 * r + problem.diagonal + 1 - first_key;
-        if (problem.causal && seen < end) end = seen;
-        end_key[r] = static_cast<int>(end < 0 ? 0 : end > Shape::kGroup ? Shape::kGroup : end);
-      }
       float scores[Shape::kRows][kGroupColumns][4];
       float grads[Shape::kRows][kGroupColumns][4];
       const uint32_t group_at = k + group * Shape::KeyRows::kRowBytes;
       multiply_rows<Math, typename Shape::KeyRows, kDim>(scores, queries, group_at, lane);
       multiply_rows<Math, typename Shape::KeyRows, kDim>(grads, query_grads,
                                                          group_at + Shape::KeyRows::kBytes, lane);
-      score_gradients<Shape>(scores, grads, stats, masked, end_key, args.scale_log2, lane.index);
+      probabilities<Shape>(scores, stats, args.scale_log2);
+      if (needs_mask<Shape>(problem, first_query, first_key))
+        hide_scores<Shape>(scores, problem, first_query + warp_row + lane.index / 4,
+                           first_key + lane.index % 4 * 2);
+      score_gradients<Shape>(scores, grads, stats);
 #pragma unroll
       for (int i = 0; i < kGroupColumns / Math::kDepthBlocks; ++i) {
         typename Math::Fragment left[Shape::kRows];

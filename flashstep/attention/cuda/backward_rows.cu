@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(kThreads)
                       plan.padded_n, args.pass.grad_q, problem.scale, rotation};
     finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, [&](int64_t row) {
       // Nothing was written for a tile of queries that see no key.
-      if (plan.one_pass) return int64_t{visible_key_tiles(problem, row, 1) > 0};
+      if (plan.one_pass)
+        return int64_t{key_tiles(problem, row / kMmaRows * kMmaRows, row + 1, 1).size() > 0};
       const int64_t chunks =
           ceil_div(query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries),
                    plan.queries.chunk_steps);

@@ -27,14 +27,18 @@ ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, vo
   a.query_xor = scale >= 0 ? 0u : problem.element == Element::kFloat32 ? 0x80000000u : 0x80008000u;
   a.n = static_cast<int>(problem.n);
   a.m = static_cast<int>(problem.m);
-  // Beyond -n no query sees a key, beyond m all see all: then any number there is as good.
-  a.diagonal = static_cast<int>(problem.causal ? std::clamp(problem.diagonal, -problem.n, problem.m)
-                                               : problem.m);
-  a.tile_rows = forward_tile(problem.element, plan.dim, plan.shape).rows();
+  const Problem bounded = attention_kernel::with_bounded_mask(problem);
+  a.diagonal = static_cast<int>(bounded.diagonal);
+  a.window = static_cast<int>(bounded.window);
+  a.has_window = attention_kernel::has_window(bounded);
+  const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
+  a.tile_rows = tile.rows();
+  a.tile_keys = tile.keys;
   a.row_tiles = static_cast<int>(plan.row_tiles);
   a.splits = plan.splits;
   a.keys_per_split = static_cast<int>(plan.keys_per_split);
   a.section_heads = plan.section_heads;
+  a.tiles_differ = !sees_evenly(bounded);
   a.pair_turns = plan.pair_turns;
   if (plan.splits > 1) {
     const int64_t rows = plan.splits * problem.batches * problem.heads * problem.n;

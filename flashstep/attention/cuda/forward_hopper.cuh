@@ -20,7 +20,8 @@ struct ForwardMaps {
   CUtensorMap q, k, v;
 };
 
-template <Element kElement, int kDim, typename Planned>
+// kWindow: as in forward_kernel.
+template <Element kElement, int kDim, typename Planned, bool kWindow>
 __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     forward_hopper_kernel(const __grid_constant__ ForwardArguments a,
                           const __grid_constant__ ForwardMaps maps) {
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     TileOfHead at;
     int tile = 0, step = 0;  // of all that the block takes
     while (turns.next(at)) {
-      const ForwardWork work = make_work(a, at.head, at.row_tile, at.split);
+      const ForwardWork work = make_work<kWindow>(a, at.head, at.row_tile, at.split);
       if (a.splits > 1 && work.first_key >= work.end_key) continue;
       wait_barrier(q_free, tile++ % 2 ^ 1);
       work_here = work;
@@ -121,7 +122,6 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     const int steps = (work.end_key - work.first_key + kKeys - 1) / kKeys;
     const int first_row = work.first_row + 64 * group;
     const int row = first_row + static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16 + lane / 4;
-    const int all_seen_key = min(a.m, first_row + a.diagonal + 1);
     float scores[1][kScoreBlocks][4];
     float out[1][kOutBlocks][4] = {};
     uint32_t weights[kKeys / 16][4];
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     // Scores become weights, still float32; whether scale_out() must follow.
     const auto soften = [&](int step) {
       const int key = work.first_key + step * kKeys;
-      if (key + kKeys > all_seen_key) mask_scores(scores, row, key + lane % 4 * 2, a.diagonal, a.m);
+      mask_scores<kKeys, kWindow>(scores, a, first_row, first_row + 63, key, row);
       const bool grown = move_references(scores, state, factor, a.scale_log2);
       weigh_scores(scores, state, a.scale_log2);
       return grown;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
       arrive(q_free);
     }
     if (a.splits == 1) {
-      write_rows<kElement>(a, work, row, state, out);
+      write_rows<kElement, kWindow>(a, work, row, state, out);
     } else {
       write_partial_rows(a, work, row, state, out);
     }

@@ -10,11 +10,20 @@
 
 namespace flashstep::attention_cuda {
 
+// launch.operator()<kWindow>() for this mask.
+template <typename Launch>
+cudaError_t launch_for_mask(const ForwardArguments& arguments, const Launch& launch) {
+  return arguments.has_window ? launch.template operator()<true>()
+                              : launch.template operator()<false>();
+}
+
 template <Element kElement, int kDim, typename Planned, Accuracy kAccuracy>
 cudaError_t launch_tile(const ForwardArguments& arguments, const ForwardPlan& plan,
                         cudaStream_t stream) {
-  return launch<forward_kernel<kElement, kDim, Planned, kAccuracy>>(
-      dim3(plan.blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream, arguments);
+  return launch_for_mask(arguments, [&]<bool kWindow>() {
+    return launch<forward_kernel<kElement, kDim, Planned, kAccuracy, kWindow>>(
+        dim3(plan.blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream, arguments);
+  });
 }
 
 template <Element kElement, int kDim, typename Planned>
@@ -28,9 +37,11 @@ cudaError_t launch_hopper(const ForwardArguments& arguments, const ForwardPlan& 
   if (error == cudaSuccess)
     error = map_rows(maps.v, problem, v, problem.kv_heads, problem.m, Planned::kTile.keys);
   if (error != cudaSuccess) return error;
-  return launch<forward_hopper_kernel<kElement, kDim, Planned>>(
-      dim3(plan.resident_blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream,
-      arguments, maps);
+  return launch_for_mask(arguments, [&]<bool kWindow>() {
+    return launch<forward_hopper_kernel<kElement, kDim, Planned, kWindow>>(
+        dim3(plan.resident_blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream,
+        arguments, maps);
+  });
 }
 
 template <Element kElement, int kDim>

@@ -19,10 +19,11 @@ constexpr int kColumns = 4;                   // of a thread: one 16-byte load o
 constexpr int kMostColumns = 256 / kColumns;  // threads of a row
 constexpr int kMostGroups = 8;                // of parts, summed side by side
 
-// Parts of a row that blocks have written.
-__device__ int parts_of_row(const ForwardArguments& a, int row) {
-  const int keys = keys_of_tile(a, row / a.tile_rows);
-  return (keys + a.keys_per_split - 1) / a.keys_per_split;
+// Parts of a row that blocks have written: of the keys that its tile sees.
+__device__ Keys parts_of_row(const ForwardArguments& a, int row) {
+  const Keys keys = keys_of_tile<true>(a, row / a.tile_rows);
+  if (keys.begin >= keys.end) return {0, 0};
+  return {keys.begin / a.keys_per_split, (keys.end + a.keys_per_split - 1) / a.keys_per_split};
 }
 
 // A weighted sum of parts' outputs, and of their sums, relative to a reference.
@@ -55,12 +56,12 @@ __global__ void merge_kernel(const __grid_constant__ ForwardArguments a) {
   const int64_t head_row = int64_t{blockIdx.x} * blockDim.z + threadIdx.z;
   const int column = threadIdx.x * kColumns;
   const int row = static_cast<int>(head_row % a.n);
-  const int parts = head_row < rows ? parts_of_row(a, row) : 0;
+  const Keys parts = head_row < rows ? parts_of_row(a, row) : Keys{0, 0};
   wait_for_previous_kernel();
 
   PartSum total{kMinusInfinity, 0.0f, {}};
 #pragma unroll 8  // loads in flight: they take most of the time
-  for (int s = threadIdx.y; s < parts; s += blockDim.y) {
+  for (int s = parts.begin + threadIdx.y; s < parts.end; s += blockDim.y) {
     const float2 state = a.partial_state[s * rows + head_row];
     total.add(state.x, state.y,
               *reinterpret_cast<const float4*>(a.partial_out +
@@ -76,7 +77,7 @@ __global__ void merge_kernel(const __grid_constant__ ForwardArguments a) {
     }
   }
   if (head_row >= rows || threadIdx.y > 0) return;
-  const bool fully_masked = row + a.diagonal < 0;  // sees no key
+  const bool fully_masked = sees_nothing<true>(a, row);
   const float inverse = fully_masked ? 0.0f : 1.0f / total.sum;
   const int64_t head = head_row / a.n;
   const auto& strides = a.pass.out.strides;

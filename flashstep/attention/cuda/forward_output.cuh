@@ -16,7 +16,7 @@ __device__ inline float natural_logsumexp(float reference, float sum) {
 }
 
 // Writes out / sum and the log-sum-exp of a warp's rows, of which `row` is this lane's first.
-template <Element kElement, int kRowBlocks, int kOutBlocks>
+template <Element kElement, bool kWindow, int kRowBlocks, int kOutBlocks>
 __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& work, int row,
                                   const RowState<kRowBlocks>& state,
                                   const float (&out)[kRowBlocks][kOutBlocks][4]) {
@@ -31,7 +31,7 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
     for (int h = 0; h < 2; ++h) {
       const int query = row + 16 * b + 8 * h;
       const float sum = quad_sum(state.sum[b][h]);
-      const bool fully_masked = query + a.diagonal < 0;  // sees no key
+      const bool fully_masked = sees_nothing<kWindow>(a, query);
       const float inverse = fully_masked ? 0.0f : 1.0f / sum;
       char* const line =
           query < a.n ? head + query * to.strides.row * element_bytes(kElement) : nullptr;

@@ -11,6 +11,12 @@
 namespace flashstep::attention_cuda {
 
 using attention_kernel::ceil_div;
+using attention_kernel::has_window;
+using attention_kernel::Range;
+using attention_kernel::sees_evenly;
+using attention_kernel::tiles_of;
+using attention_kernel::visible_keys;
+using attention_kernel::with_bounded_mask;
 
 namespace {
 
@@ -26,17 +32,26 @@ int section_heads(const Problem& problem) {
   return static_cast<int>(std::min(heads, problem.batches * problem.heads));
 }
 
+// The steps of keys that the row tile from this query on sees.
+Range steps_of_rows(const Problem& problem, const ForwardTile& tile, int64_t first) {
+  const int64_t last = std::min(problem.n, first + tile.rows()) - 1;
+  return tiles_of({visible_keys(problem, first).begin, visible_keys(problem, last).end}, tile.keys);
+}
+
 // The tiles of a pass by warpgroups. Pairs are alike where each tile sees one more step of keys
-// than the one before: where the first sees a key, and only the last one more than there are. The
-// last turn of pairs may leave a few blocks without one. Else, and where a head has no other, one
-// to two turns' worth of pairs is left to the tiles that go longest first, which even out.
+// than the one before: where the first sees a key, only the last one more than there are, and all
+// from the first key on. The last turn of pairs may leave a few blocks without one. Else, and where
+// a head has no other, one to two turns' worth of pairs is left to the tiles that go longest first,
+// which even out.
 ForwardTiles tiles_in_turns(const Problem& problem, const ForwardTile& tile, int splits,
                             int64_t blocks) {
   constexpr int64_t kPercent = 85;  // of the blocks that have a pair in the last turn, at least
   ForwardTiles tiles{static_cast<int>(problem.batches * problem.heads),
-                     static_cast<int>(ceil_div(problem.n, tile.rows())), splits, problem.causal, 0};
-  const bool grow_evenly =
-      problem.diagonal > -tile.rows() && problem.n + problem.diagonal <= problem.m + tile.rows();
+                     static_cast<int>(ceil_div(problem.n, tile.rows())), splits,
+                     !sees_evenly(problem), 0};
+  const bool grow_evenly = problem.diagonal > -tile.rows() &&
+                           problem.n + problem.diagonal <= problem.m + tile.rows() &&
+                           !has_window(problem);
   if (!problem.causal || splits > 1 || !grow_evenly) return tiles;
   const int64_t turns = tiles.pairs() / blocks, over = tiles.pairs() % blocks;
   const bool is_even = tiles.heads % 2 == 0;
@@ -91,17 +106,20 @@ int64_t keys_of_part(const Problem& problem, const ForwardTile& tile, int splits
 // how evenly they fall is the difference between good and bad tiles and splits.
 double most_steps_of_turns(const Problem& problem, const Device& device, const ForwardTile& tile,
                            int splits, double block_steps) {
-  const int64_t part = keys_of_part(problem, tile, splits);
+  const int64_t part = keys_of_part(problem, tile, splits) / tile.keys;
   const auto steps_of = [&](int64_t row_tile, int split) {
-    const int64_t last = std::min(problem.n, (row_tile + 1) * tile.rows()) - 1;
-    const int64_t seen =
-        problem.causal ? std::clamp<int64_t>(last + problem.diagonal + 1, 0, problem.m) : problem.m;
-    const int64_t keys = std::min(seen - split * part, part);
-    return keys > 0 ? static_cast<double>(ceil_div(keys, tile.keys)) + block_steps : 0;
+    const Range all = steps_of_rows(problem, tile, row_tile * tile.rows());
+    const Range steps = {std::max(all.begin, split * part), std::min(all.end, (split + 1) * part)};
+    return steps.size() > 0 ? static_cast<double>(steps.size()) + block_steps : 0;
   };
   const ForwardTiles tiles = tiles_in_turns(problem, tile, splits, device.sm_count);
-  const int64_t all = int64_t{tiles.heads} * tiles.row_tiles * splits;
-  if (!problem.causal) return static_cast<double>(ceil_div(all, device.sm_count)) * steps_of(0, 0);
+  if (!tiles.differ) {
+    const Range steps = steps_of_rows(problem, tile, (tiles.row_tiles - 1) * tile.rows());
+    const int64_t parts = has_window(problem) ? tiles_of(steps, part).size() : splits;
+    const int64_t blocks = int64_t{tiles.heads} * tiles.row_tiles * parts;
+    return static_cast<double>(ceil_div(blocks, device.sm_count)) *
+           (static_cast<double>(std::min(steps.size(), part)) + block_steps);
+  }
   const RestOfPairs rest(tiles, tiles.pairs_of_turns(device.sm_count));
   std::vector<double> steps(static_cast<size_t>(device.sm_count));
   int place = 0, direction = 1;
@@ -159,13 +177,11 @@ double cost_of(const Problem& problem, const Device& device, int dim, const Forw
                int splits) {
   constexpr double kTurnsStart = 1.55, kTurnsSteps = 1.74;  // of a pass; of a tile, in turns
   constexpr double kMerge = 2.5, kMergePart = 0.063, kMergeBytesPerMicrosecond = 3.6e6;
-  const auto steps_at = [&](int64_t row) {  // that this query needs
-    const int64_t seen =
-        problem.causal ? std::clamp<int64_t>(row + problem.diagonal + 1, 0, problem.m) : problem.m;
-    return static_cast<double>(ceil_div(seen, tile.keys));
+  const auto steps_from = [&](int64_t first) {
+    return static_cast<double>(steps_of_rows(problem, tile, first).size());
   };
-  const double first = steps_at(std::min<int64_t>(tile.rows(), problem.n) - 1);
-  const double longest = std::max(1.0, steps_at(problem.n - 1));
+  const double longest = std::max(1.0, steps_from((problem.n - 1) / tile.rows() * tile.rows()));
+  const double first = sees_evenly(problem) ? longest : steps_from(0);
   const double steps = std::min<double>(longest, ceil_div(ceil_div(problem.m, splits), tile.keys));
   const Parts parts{splits == 1       ? 1
                     : first < longest ? std::max(1.0, (first + longest) / 2 / steps + 0.5)
@@ -205,7 +221,8 @@ Candidate choose(const Problem& problem, const Device& device, int dim) {
 
 }  // namespace
 
-ForwardPlan plan_of(const Problem& problem, const Device& device, TileShape shape, int splits) {
+ForwardPlan plan_of(const Problem& any_problem, const Device& device, TileShape shape, int splits) {
+  const Problem problem = with_bounded_mask(any_problem);
   ForwardPlan plan{};
   plan.dim = padded_dim(problem.head_dim);
   plan.shape = shape;
@@ -228,7 +245,7 @@ ForwardPlan plan_of(const Problem& problem, const Device& device, TileShape shap
 }
 
 ForwardPlan plan_forward(const Problem& problem, const Device& device) {
-  const Candidate chosen = choose(problem, device, padded_dim(problem.head_dim));
+  const Candidate chosen = choose(with_bounded_mask(problem), device, padded_dim(problem.head_dim));
   return plan_of(problem, device, chosen.shape, chosen.splits);
 }
 

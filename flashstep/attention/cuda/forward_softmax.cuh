@@ -8,6 +8,7 @@
 // (2018); Dao, "FlashAttention-2" (2023), algorithm 1.
 #pragma once
 
+#include "flashstep/attention/cuda/forward_work.cuh"
 #include "flashstep/attention/cuda/mma.cuh"
 
 namespace flashstep::attention_cuda {
@@ -35,25 +36,43 @@ struct RowState {
   }
 };
 
-// Hides what a query must not see: score [b][j][2 h + i] is that of query row + 16 b + 8 h and key
-// key + 8 j + i; row and key are this lane's first ones.
-template <int kRowBlocks, int kColumnBlocks>
-__device__ inline void mask_scores(float (&scores)[kRowBlocks][kColumnBlocks][4], int row, int key,
-                                   int diagonal, int m) {
+// Hides scores for which hidden(query, key) holds: score [b][j][2 h + i] is that of query row + 16
+// b
+// + 8 h and key key + 8 j + i; row and key are this lane's first ones.
+template <int kRowBlocks, int kColumnBlocks, typename Hidden>
+__device__ inline void mask_scores_if(float (&scores)[kRowBlocks][kColumnBlocks][4], int row,
+                                      int key, Hidden hidden) {
 #pragma unroll
   for (int b = 0; b < kRowBlocks; ++b) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int end = min(m, row + 16 * b + 8 * h + diagonal + 1);
 #pragma unroll
       for (int j = 0; j < kColumnBlocks; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (key + 8 * j + i >= end) scores[b][j][2 * h + i] = kMinusInfinity;
+          if (hidden(row + 16 * b + 8 * h, key + 8 * j + i))
+            scores[b][j][2 * h + i] = kMinusInfinity;
         }
       }
     }
   }
+}
+
+// Hides what a query must not see, of a step's keys from `step_key` on and the block's queries
+// first..last.
+template <int kKeys, bool kWindow, int kRowBlocks, int kColumnBlocks>
+__device__ inline void mask_scores(float (&scores)[kRowBlocks][kColumnBlocks][4],
+                                   const ForwardArguments& a, int first, int last, int step_key,
+                                   int row) {
+  const int key = step_key + static_cast<int>(threadIdx.x) % 4 * 2;
+  if (step_key + kKeys > min(a.m, first + a.diagonal + 1))
+    mask_scores_if(scores, row, key, [&](int query, int of_key) {
+      return of_key >= min(a.m, query + a.diagonal + 1);
+    });
+  if (kWindow && step_key < min(last, a.n - 1) + a.diagonal + 1 - a.window)
+    mask_scores_if(scores, row, key, [&](int query, int of_key) {
+      return of_key < query + a.diagonal + 1 - a.window;
+    });
 }
 
 // The four lanes of a row.

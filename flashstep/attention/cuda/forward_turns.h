@@ -1,10 +1,10 @@
 // The order in which blocks that stay take the tiles of a forward pass, one after the other.
 //
-// Without a mask tiles are alike, and come head after head: blocks that run side by side share keys
-// and values. A causal mask makes them long and short. Then a block takes two tiles in two turns,
-// one as long as the other is short, of two heads: all pairs are alike, and come as tiles did. Last
-// come the tiles that make no whole turn of pairs, longest first, in turns of alternate direction.
-// Parts of split keys come head after head without a mask, else like these last ones.
+// Without a mask, and in a short window, tiles are alike, and come head after head: blocks that run
+// side by side share keys and values. A causal mask makes them long and short. Then a block takes
+// two tiles in two turns, one as long as the other is short, of two heads: all pairs are alike, and
+// come as tiles did. Last come the tiles that make no whole turn of pairs, longest first, in turns
+// of alternate direction. Parts of split keys come like tiles that are alike, or like these last.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace flashstep::attention_cuda {
 // The tiles of a pass: all heads of all batches have as many, and all tiles as many parts of keys.
 struct ForwardTiles {
   int heads, row_tiles, splits;
-  bool causal;
+  bool differ;     // in their keys, as under a causal mask
   int pair_turns;  // turns that are taken by pairs, two of a block each
 
   constexpr int pairs() const { return heads / 2 * row_tiles; }
@@ -73,7 +73,7 @@ class ForwardTurns {
   // False when there is no more.
   constexpr bool next(TileOfHead& tile) {
     const int row_tiles = tiles_.row_tiles;
-    if (!tiles_.causal) {
+    if (!tiles_.differ) {
       const int index = turn_++ * blocks_ + block_, head_split = index / row_tiles;
       tile = {head_split / tiles_.splits, index % row_tiles, head_split % tiles_.splits};
       return tile.head < tiles_.heads;

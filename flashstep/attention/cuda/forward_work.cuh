@@ -18,23 +18,42 @@ struct ForwardArguments {
   uint32_t query_and;  // the queries' bits are masked with this (0 where scale is 0) ...
   uint32_t query_xor;  // ... and their signs turned with this where scale is negative
   int n, m;
-  int diagonal;  // query i sees the keys 0..i + diagonal; m where all are seen
-  int tile_rows;
+  int diagonal, window;      // query i sees the last `window` of the keys 0..i + diagonal
+  bool has_window;           // that hides a key
+  int tile_rows, tile_keys;  // the latter a power of two
   int row_tiles;
   int splits;  // parts of the keys, each taken by a block of its own
   int keys_per_split;
-  int section_heads;      // heads whose keys and values stay in L2 together: find_work()
-  int pair_turns;         // ForwardTurns
+  int section_heads;  // heads whose keys and values stay in L2 together: find_work()
+  bool tiles_differ;  // ForwardTurns
+  int pair_turns;
   float* partial_out;     // (splits, B H, N, D), not normalised; null where splits is 1
   float2* partial_state;  // (splits, B H, N): base-2 reference and sum (forward_softmax.cuh)
 };
 
-// Keys that the last query of a row tile sees, thus that the tile needs.
-__host__ __device__ inline int keys_of_tile(const ForwardArguments& arguments, int tile) {
-  const int64_t past = static_cast<int64_t>(tile + 1) * arguments.tile_rows;
-  const int64_t last = (past < arguments.n ? past : arguments.n) - 1;
-  const int64_t seen = last + arguments.diagonal + 1;
-  return seen <= 0 ? 0 : seen < arguments.m ? static_cast<int>(seen) : arguments.m;
+// begin..end - 1
+struct Keys {
+  int begin, end;
+};
+
+// The keys that one of the queries first..last sees. kWindow: whether the mask has one.
+template <bool kWindow>
+__device__ inline Keys visible_keys(const ForwardArguments& a, int first, int last) {
+  const int begin = kWindow ? max(first + a.diagonal + 1 - a.window, 0) : 0;
+  return {begin, max(begin, min(last + a.diagonal + 1, a.m))};
+}
+template <bool kWindow>
+__device__ inline bool sees_nothing(const ForwardArguments& a, int query) {
+  const Keys keys = visible_keys<kWindow>(a, query, query);
+  return keys.begin == keys.end;
+}
+
+// Those that a row tile sees, from the first of a step on.
+template <bool kWindow>
+__device__ inline Keys keys_of_tile(const ForwardArguments& a, int tile) {
+  const int first = tile * a.tile_rows, last = min(first + a.tile_rows, a.n) - 1;
+  const Keys keys = visible_keys<kWindow>(a, first, last);
+  return {keys.begin < keys.end ? keys.begin & -a.tile_keys : keys.end, keys.end};
 }
 
 struct ForwardWork {
@@ -45,6 +64,7 @@ struct ForwardWork {
 };
 
 // batch_head: batch * heads + head.
+template <bool kWindow>
 __device__ inline ForwardWork make_work(const ForwardArguments& a, int batch_head, int tile,
                                         int split) {
   const int heads = static_cast<int>(a.pass.problem.heads);
@@ -53,19 +73,22 @@ __device__ inline ForwardWork make_work(const ForwardArguments& a, int batch_hea
   work.head = batch_head % heads;
   work.split = split;
   work.first_row = tile * a.tile_rows;
-  work.first_key = split * a.keys_per_split;
-  work.end_key = min(keys_of_tile(a, tile), work.first_key + a.keys_per_split);
+  const Keys keys = keys_of_tile<kWindow>(a, tile);
+  const int part = split * a.keys_per_split;
+  work.first_key = kWindow ? max(keys.begin, part) : part;
+  work.end_key = max(work.first_key, min(keys.end, part + a.keys_per_split));
   return work;
 }
 
 __device__ inline ForwardTiles tiles_of(const ForwardArguments& a) {
   const auto& problem = a.pass.problem;
-  return {static_cast<int>(problem.batches * problem.heads), a.row_tiles, a.splits, problem.causal,
+  return {static_cast<int>(problem.batches * problem.heads), a.row_tiles, a.splits, a.tiles_differ,
           a.pair_turns};
 }
 
 // Blocks start in the order of their index. Heads come in sections that fit into L2; in a section
 // the row tiles with the most keys come first, so that the short ones fill the end.
+template <bool kWindow>
 __device__ inline ForwardWork find_work(const ForwardArguments& a, unsigned block) {
   const unsigned heads = static_cast<unsigned>(a.pass.problem.batches * a.pass.problem.heads);
   const unsigned head_blocks = a.row_tiles * a.splits;
@@ -73,8 +96,8 @@ __device__ inline ForwardWork find_work(const ForwardArguments& a, unsigned bloc
   const unsigned section = min(static_cast<unsigned>(a.section_heads), heads - first_head);
   const unsigned rest = block - first_head * head_blocks, tile_split = rest / section;
   const int tile = a.row_tiles - 1 - static_cast<int>(tile_split / a.splits);
-  return make_work(a, static_cast<int>(first_head + rest % section), tile,
-                   static_cast<int>(tile_split % a.splits));
+  return make_work<kWindow>(a, static_cast<int>(first_head + rest % section), tile,
+                            static_cast<int>(tile_split % a.splits));
 }
 
 }  // namespace flashstep::attention_cuda

@@ -33,6 +33,7 @@ inline attention_kernel::Problem make_problem(attention_kernel::Element element,
   problem.head_dim = head_dim;
   problem.scale = 1;
   problem.causal = causal;
+  problem.window = attention_kernel::kNoWindow;
   return problem;
 }
 
