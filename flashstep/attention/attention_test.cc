@@ -167,37 +167,27 @@ TEST(Attention, StridedInputsGiveWhatContiguousOnesGive) {
   }
 }
 
-TEST(Attention, QueriesBehindTheirWindowGiveZerosAndNoNan) {
-  AttentionOptions options;
-  options.causal = true;
-  options.window = 3;  // of 2 keys: the queries 4 and 5 see none
-  for (const auto& name : attention_implementations()) {
-    if (!takes(name, at::kFloat)) continue;
-    options.implementation = name;
-    const auto q = torch::randn({1, 1, 6, 8}).requires_grad_();
-    const auto k = torch::randn({1, 1, 2, 8}).requires_grad_(), v = torch::randn({1, 1, 2, 8});
-    const auto out = attention(q, k, v, options);
-    EXPECT_TRUE(testing::close(out.narrow(2, 4, 2), torch::zeros({1, 1, 2, 8}), 0)) << name;
-    EXPECT_GT(out.select(2, 3).abs().max().item<double>(), 0) << name;
-    out.sum().backward();
-    EXPECT_TRUE(testing::close(q.grad().narrow(2, 4, 2), torch::zeros({1, 1, 2, 8}), 0)) << name;
-    EXPECT_TRUE(at::isfinite(k.grad()).all().item<bool>()) << name;
-  }
-}
-
+// Of six queries and two keys four before the first key, or two whose window of three lies behind
+// the last.
 TEST(Attention, QueriesThatSeeNothingGiveZerosAndNoNan) {
-  AttentionOptions options;
-  options.causal = options.align_last = true;
-  for (const auto& name : attention_implementations()) {
-    if (!takes(name, at::kFloat)) continue;
-    options.implementation = name;
-    const auto q = torch::randn({1, 1, 6, 8}).requires_grad_();
-    const auto k = torch::randn({1, 1, 2, 8}).requires_grad_(), v = torch::randn({1, 1, 2, 8});
-    const auto out = attention(q, k, v, options);
-    EXPECT_TRUE(testing::close(out.narrow(2, 0, 4), torch::zeros({1, 1, 4, 8}), 0)) << name;
-    out.sum().backward();
-    EXPECT_TRUE(testing::close(q.grad().narrow(2, 0, 4), torch::zeros({1, 1, 4, 8}), 0)) << name;
-    EXPECT_TRUE(at::isfinite(k.grad()).all().item<bool>()) << name;
+  AttentionOptions last, windowed;
+  last.causal = last.align_last = windowed.causal = true;
+  windowed.window = 3;
+  for (const auto& [mask, first, count] : {std::tuple(last, 0, 4), std::tuple(windowed, 4, 2)}) {
+    for (const auto& name : attention_implementations()) {
+      if (!takes(name, at::kFloat)) continue;
+      AttentionOptions options = mask;
+      options.implementation = name;
+      const auto q = torch::randn({1, 1, 6, 8}).requires_grad_();
+      const auto k = torch::randn({1, 1, 2, 8}).requires_grad_(), v = torch::randn({1, 1, 2, 8});
+      const auto out = attention(q, k, v, options);
+      const auto zeros = torch::zeros({1, 1, count, 8});
+      EXPECT_TRUE(testing::close(out.narrow(2, first, count), zeros, 0)) << name;
+      EXPECT_EQ(out.ne(0).any(-1).sum().item<int64_t>(), 6 - count) << name;
+      out.sum().backward();
+      EXPECT_TRUE(testing::close(q.grad().narrow(2, first, count), zeros, 0)) << name;
+      EXPECT_TRUE(at::isfinite(k.grad()).all().item<bool>()) << name;
+    }
   }
 }
 

@@ -85,8 +85,9 @@ class Model(nn.Module):
                             r["theta"] ** (-torch.arange(0, dim, 2).float() / dim))
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
-        behind = torch.arange(r["context"])[:, None] - torch.arange(r["context"])
-        seen = (behind >= 0) & (behind < r["window"]) if r.get("window") else None
+        seen = None
+        if r.get("window"):
+            seen = torch.ones(r["context"], r["context"], dtype=torch.bool).tril().triu(1 - r["window"])
         self.register_buffer("mask", seen, persistent=False)
 
     def forward(self, tokens):

@@ -42,8 +42,8 @@ struct PlannedTile {
   static constexpr ForwardTile kTile = forward_tile(kElement, kDim, kShape);
 };
 
-// kWindow: whether the mask has one. Without it passes were 1 to 3 % slower with one kernel for
-// both.
+// kWindow: whether the mask has one. With one kernel for both, float32 without a window was 2 to 3
+// % slower.
 template <Element kElement, int kDim, typename Planned, Accuracy kAccuracy, bool kWindow>
 __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.blocks_per_sm)
     forward_kernel(const __grid_constant__ ForwardArguments a) {

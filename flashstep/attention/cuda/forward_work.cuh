@@ -36,7 +36,8 @@ struct Keys {
   int begin, end;
 };
 
-// The keys that one of the queries first..last sees. kWindow: whether the mask has one.
+// The keys that one of the queries first..last sees: the rule of problem.h in 32 bits. kWindow:
+// whether the mask has one.
 template <bool kWindow>
 __device__ inline Keys visible_keys(const ForwardArguments& a, int first, int last) {
   const int begin = kWindow ? max(first + a.diagonal + 1 - a.window, 0) : 0;
