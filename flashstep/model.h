@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,7 @@ struct BlockContext {
   RotaryTables rotary;          // rows for the positions of x
   LayerCache* cache = nullptr;  // null: attend within x only
   Recompute recompute = Recompute::kNone;
+  at::Tensor documents = {};  // (2, B, N) as document_spans() gives; undefined: one a row
 };
 
 // x (..., in) -> x weight^T (..., out). weight (out, in).
@@ -72,8 +74,8 @@ class CausalSelfAttentionImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const BlockContext& context);
   int64_t num_heads() const { return num_heads_; }
   int64_t num_kv_heads() const { return num_kv_heads_; }
-  // What attention() is asked for, within x.
-  AttentionOptions options() const;
+  // What attention() is asked for, within x of such documents.
+  AttentionOptions options(const at::Tensor& documents) const;
   Linear q_proj = nullptr, k_proj = nullptr, v_proj = nullptr, output_proj = nullptr;
 
  private:
@@ -137,6 +139,8 @@ class KeyValueCache {
   void clear() { truncate(0); }
   void truncate(int64_t length);  // forgets what is behind the first `length` positions
   LayerCache& layer(int64_t index) { return layers_[index]; }
+  // UserError unless it was made for so many sequences and a model of such layers and heads.
+  void check(const ModelConfig& config, int64_t batch) const;
 
  private:
   std::vector<LayerCache> layers_;
@@ -170,8 +174,9 @@ class TransformerImpl : public torch::nn::Module {
   // tokens (B, N) int64 -> logits (B, N, V). UserError for another shape or dtype or N beyond
   // context_length.
   at::Tensor forward(const at::Tensor& tokens);
-  // The same for tokens that follow those in `cache`, which it extends; without gradients.
-  // UserError for a cache of another B. Whatever it throws, the cache is as it was.
+  // The same for tokens that follow those in `cache`, which it extends; without gradients. All are
+  // of one document.
+  // UserError for a cache of another B or model. Whatever it throws, the cache is as it was.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
   // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
   // the hidden states, for which a GPU never holds all logits in float32 and bfloat16, nor a CPU in
@@ -210,6 +215,7 @@ class TransformerImpl : public torch::nn::Module {
   at::Tensor head(const at::Tensor& hidden);   // (B, N, C) -> (B, N, V)
 
   ModelConfig config_;
+  std::mutex rotary_mutex_;  // of several threads that evaluate
   RotaryTables
       rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
   BlockRunner block_runner_ = run_blocks_in_order;

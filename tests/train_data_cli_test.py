@@ -52,6 +52,23 @@ class TrainDataTest(TrainCommandTest):
             made = json.loads(Path("special/tokenizer/tokenizer.json").read_text())
             self.assertEqual([token["content"] for token in made["added_tokens"]], tokens)
 
+    def test_documents_are_apart(self):
+        train = ("train", "config.json", "--set", "text.separate_documents=true", "--run")
+        result = flashstep(*train, "apart", "--set", "train.steps=6")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        made = json.loads(Path("data/tokenizer/tokenizer.json").read_text())
+        [end] = [token["id"] for token in made["added_tokens"] if token["content"] == "<|endoftext|>"]
+        self.assertEqual(json.loads(Path("apart/config.json").read_text())["model"]["document_end"], end)
+        self.assertNotEqual(metrics("apart")[3]["loss"], metrics("whole")[3]["loss"])
+        resumed = flashstep(*train, "apart", "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertEqual(flashstep(*train, "apart_at_once").returncode, 0)
+        self.assertEqual(weights("apart", 12), weights("apart_at_once", 12))
+        self.refused(["model.document_end"], "train", "config.json", "--run", "apart", "--resume", "--set",
+                     "train.steps=14")
+        self.refused(["text.document_end to be one token", "got 3 for \"abc\""], *train, "r", "--set",
+                     "text.document_end=abc", "--set", "text.directory=abc")
+
     def test_a_file_of_a_directory_ends_a_document(self):
         stories, end = Path("stories.txt").read_text(), "<|endoftext|>"
         stories = stories[:stories.rindex(end)] + end + "\n"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include <ATen/autocast_mode.h>
 
@@ -67,8 +69,11 @@ AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const
   const bool deterministic =
       options.deterministic.value_or(at::globalContext().deterministicAlgorithms());
   internal::check_window(options.causal, options.window);
+  internal::check_documents(options.documents, q, k);
+  const Tensor documents =
+      options.documents.defined() ? options.documents.contiguous() : options.documents;
   AttentionProblem problem = {
-      q, k, v, {scale, options.causal, diagonal, options.window, deterministic}};
+      q, k, v, {scale, options.causal, diagonal, options.window, deterministic, documents}};
   // Keys before the first query's window nobody sees: decoding leaves most of a cache alone.
   const int64_t m = k.size(-2);
   const int64_t unseen =
@@ -139,7 +144,41 @@ void check_window(bool causal, std::optional<int64_t> window) {
           causal ? "" : " without causal");
 }
 
+void check_documents(const Tensor& documents, const Tensor& q, const Tensor& k) {
+  if (!documents.defined()) return;
+  require(q.dim() >= 4 && q.size(-2) == k.size(-2),
+          "[attention] expected q (B..., H, N, D) and k of as many rows with documents, got q ",
+          q.sizes(), " and k ", k.sizes());
+  auto expected = q.sizes().slice(0, q.dim() - 3).vec();
+  expected.insert(expected.begin(), 2);
+  expected.push_back(q.size(-2));
+  require(documents.sizes() == expected && documents.scalar_type() == at::kInt &&
+              documents.device() == q.device(),
+          "[attention] expected documents ", at::IntArrayRef(expected), " of Int on ", q.device(),
+          ", as document_spans() gives them, got ", documents.sizes(), " of ",
+          documents.scalar_type(), " on ", documents.device());
+}
+
 }  // namespace internal
+
+Tensor document_spans(const Tensor& ids, std::optional<int64_t> end) {
+  require(ids.defined(), "[document_spans] expected ids (B..., N), got an undefined tensor");
+  require(ids.dim() >= 1 && at::isIntegralType(ids.scalar_type(), /*includeBool=*/true),
+          "[document_spans] expected ids (B..., N) of integers, got ", ids.sym_sizes(), " of ",
+          ids.scalar_type());
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const std::optional<int64_t> n = ids.sym_size(-1).maybe_as_int();  // a compiler need not know
+  require(!n || *n < kMost, "[document_spans] expected rows of less than ", kMost, " ids, got ",
+          *n);
+  const Tensor before = ids.slice(-1, 0, -1);
+  const Tensor changes = end ? before.eq(*end) : before.ne(ids.slice(-1, 1));
+  const Tensor edge = at::ones_like(ids.slice(-1, 0, 1), at::kBool);
+  const Tensor behind = at::ones_like(ids, at::kInt).cumsum(-1, at::kInt);  // each position
+  const Tensor begins = at::where(at::cat({edge, changes}, -1), behind - 1, 0);
+  const Tensor ends = at::where(at::cat({changes, edge}, -1), behind, kMost);
+  return at::stack({std::get<0>(begins.cummax(-1)), std::get<0>(ends.flip(-1).cummin(-1)).flip(-1)})
+      .to(at::kInt);
+}
 
 std::vector<std::string> attention_implementations() {
   std::vector<std::string> names = {"auto", "naive"};

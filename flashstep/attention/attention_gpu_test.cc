@@ -101,6 +101,65 @@ TEST_F(AttentionGpu, GroupedQueriesAndManyLeadingDimensions) {
          {{3, 4}, 1, 17, 300, 80}});
 }
 
+TEST_F(AttentionGpu, DocumentsAreApart) {
+  for (const auto& [shape, length] : {std::pair(Shape{{2, 4}, 2, 300, 300, 64}, 40.0),
+                                      std::pair(Shape{{1, 2}, 0, 700, 700, 128}, 250.0),
+                                      std::pair(Shape{{2, 2}, 0, 257, 257, 96}, 1.5),
+                                      std::pair(Shape{{3, 2}, 1, 200, 200, 32}, 64.0),
+                                      std::pair(Shape{{1, 2}, 0, 190, 190, 256}, 30.0),
+                                      std::pair(Shape{{2, 1, 2}, 0, 150, 150, 192}, 50.0),
+                                      std::pair(Shape{{1, 1}, 0, 4099, 4099, 64}, 900.0),
+                                      std::pair(Shape{{2, 2}, 0, 1500, 1500, 16}, 300.0)}) {
+    auto rows = shape.leading;
+    rows.back() = shape.n;
+    for (const auto dtype : kGpuDtypes) {
+      const Inputs inputs = random_inputs(shape, dtype, kGpu);
+      for (AttentionOptions mask : attention_testing::masks_of_documents(rows, length, kGpu)) {
+        const auto reference = attention_testing::reference_of(inputs, mask, true);
+        for (const bool deterministic : {true, false}) {
+          mask.deterministic = deterministic;
+          attention_testing::expect_results(
+              attention_testing::run(inputs, mask, "cuda", dtype, true), reference,
+              attention_testing::unit_of(dtype, shape.d),
+              attention_testing::text(shape) + (deterministic ? " deterministic" : " fastest"));
+        }
+      }
+      if (HasFailure()) return;  // the first shape says enough
+    }
+  }
+}
+
+// What a graph recorded reads its documents when it is replayed.
+TEST_F(AttentionGpu, ReplaysWithOtherDocuments) {
+  for (const int64_t d : {64, 32}) {
+    const Inputs x = random_inputs({{2, 4}, 0, 512, 512, d}, at::kBFloat16, kGpu);
+    const Tensor ids = torch::zeros({2, 512}, at::TensorOptions(kGpu).dtype(at::kLong));
+    const auto leaf = [](const Tensor& t) { return t.detach().clone().requires_grad_(); };
+    const Tensor q = leaf(x.q), k = leaf(x.k), v = leaf(x.v);
+    const auto step = [&] {
+      AttentionOptions options = cuda(true, true);
+      options.documents = document_spans(ids);
+      const Tensor out = attention(q, k, v, options);
+      auto results = torch::autograd::grad({out}, {q, k, v}, {x.grad_out});
+      results.push_back(out.detach());
+      return results;
+    };
+    const at::cuda::CUDAStreamGuard guard(at::cuda::getStreamFromPool());
+    step();
+    at::cuda::CUDAGraph graph;
+    graph.capture_begin();
+    const auto recorded = step();
+    graph.capture_end();
+    for (const double length : {5.0, 100.0, 1000.0}) {
+      ids.copy_((torch::rand({2, 512}) < 1 / length).cumsum(-1));
+      graph.replay();
+      const auto expected = step();
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(testing::same_bits(recorded[i], expected[i])) << d << " " << length << " " << i;
+    }
+  }
+}
+
 TEST_F(AttentionGpu, TheLogsumexpHasAGradient) {
   for (const auto dtype : kGpuDtypes) {
     const auto inputs = random_inputs({{2, 4}, 2, 131, 97, 64}, dtype, kGpu);

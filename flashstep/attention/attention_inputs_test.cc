@@ -56,6 +56,20 @@ TEST(Attention, NamesWhatIsWrong) {
     options.window = 0;
     attention(q, q, q, options);
   });
+  const auto spans = document_spans(torch::zeros({2, 5}, at::kLong));
+  const auto of_documents = [&](const Tensor& x, const Tensor& keys, const Tensor& documents) {
+    says("with documents, got q ",
+         [&] { attention(x, keys, keys, with(&AttentionOptions::documents, documents)); });
+  };
+  of_documents(q, q.narrow(2, 0, 4), spans);
+  of_documents(q[0], q[0], spans);
+  for (const auto& wrong : {spans[0], spans.narrow(2, 0, 4), spans.to(at::kLong)}) {
+    says("expected documents [2, 2, 5] of Int on cpu, as document_spans() gives them, got ",
+         [&] { attention(q, q, q, with(&AttentionOptions::documents, wrong)); });
+  }
+  says("[document_spans] expected ids (B..., N), got an", [&] { document_spans(Tensor()); });
+  says("[document_spans] expected ids (B..., N) of integers, got [2, 3, 5, 8] of Float",
+       [&] { document_spans(q); });
   says("divides q's", [&] {
     attention(q, torch::zeros({2, 2, 5, 8}), torch::zeros({2, 2, 5, 8}));
   });
@@ -164,7 +178,8 @@ TEST(Attention, DeterministicIsAsTheContextSaysUnlessGiven) {
 TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
   const auto q = torch::randn({2, 3, 5, 8}), k = torch::randn({2, 3, 7, 8});
   const auto forward = [](const Tensor& q, const Tensor& k, const Tensor& v, const char* kernel) {
-    std::vector<c10::IValue> stack = {q, k, v, 1.0, false, 0, false, kernel, c10::IValue()};
+    std::vector<c10::IValue> stack = {q, k,     v,      1.0,           false,
+                                      0, false, kernel, c10::IValue(), c10::IValue()};
     c10::Dispatcher::singleton()
         .findSchemaOrThrow("flashstep::attention_forward", "")
         .callBoxed(stack);
@@ -182,7 +197,14 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
   });
   says("expected a kernel of this build", [&] { forward(q, k, k, "naive"); });
   says("expected a window of at least 1 key, with causal, got -1", [&] {
-    std::vector<c10::IValue> stack = {q, k, k, 1.0, true, 0, false, "cpu", -1};
+    std::vector<c10::IValue> stack = {q, k, k, 1.0, true, 0, false, "cpu", -1, c10::IValue()};
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow("flashstep::attention_forward", "")
+        .callBoxed(stack);
+  });
+  says("expected contiguous documents, got [2, 2, 5] of strides", [&] {
+    const auto apart = document_spans(torch::zeros({5, 2}, at::kLong).t()).transpose(0, 1);
+    std::vector<c10::IValue> stack = {q, q, q, 1.0, false, 0, false, "cpu", c10::IValue(), apart};
     c10::Dispatcher::singleton()
         .findSchemaOrThrow("flashstep::attention_forward", "")
         .callBoxed(stack);
@@ -193,9 +215,9 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
   const auto backward = [&](const Tensor& grad_out, const c10::IValue& grad_logsumexp,
                             const Tensor& out, const Tensor& logsumexp, const c10::IValue& cos = {},
                             const c10::IValue& sin = {}) {
-    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q,   k,     k,
-                                      out,      logsumexp,      1.0, false, 0,
-                                      false,    "cpu",          cos, sin,   c10::IValue()};
+    std::vector<c10::IValue> stack = {
+        grad_out, grad_logsumexp, q,     k,   k,   out,           logsumexp,    1.0, false,
+        0,        false,          "cpu", cos, sin, c10::IValue(), c10::IValue()};
     c10::Dispatcher::singleton()
         .findSchemaOrThrow("flashstep::attention_backward", "")
         .callBoxed(stack);
@@ -289,11 +311,14 @@ TEST(Attention, NothingToComputeIsTheFormulasOnEveryDevice) {
 TEST(Attention, IsAnOperator) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("flashstep::attention", "");
   const auto q = torch::randn({1, 2, 5, 8});
-  std::vector<c10::IValue> stack = {q, q, q, true, false, 3, c10::IValue(), "auto", c10::IValue()};
+  const auto documents = document_spans(torch::tensor({{0, 0, 1, 1, 1}}));
+  std::vector<c10::IValue> stack = {
+      q, q, q, true, false, 3, documents, c10::IValue(), "auto", c10::IValue()};
   op.callBoxed(stack);
   AttentionOptions options;
   options.causal = true;
   options.window = 3;
+  options.documents = documents;
   EXPECT_TRUE(testing::same_bits(stack.at(0).toTensor(), attention(q, q, q, options)));
 }
 

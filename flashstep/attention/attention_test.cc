@@ -167,6 +167,81 @@ TEST(Attention, StridedInputsGiveWhatContiguousOnesGive) {
   }
 }
 
+// Each document is what it is by itself, whichever its neighbours.
+TEST(Attention, DocumentsAreApart) {
+  torch::manual_seed(6);
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    for (const double length : {1.5, 30.0}) {
+      const auto inputs =
+          attention_testing::random_inputs({{2, 4}, 2, 97, 97, 24}, dtype, at::kCPU);
+      for (AttentionOptions options :
+           attention_testing::masks_of_documents({2, 97}, length, at::kCPU)) {
+        const auto got = attention_testing::run(inputs, options, "naive", at::kDouble);
+        AttentionOptions alone = options;
+        alone.documents = Tensor();
+        for (int64_t first = 0; first < 97;
+             first = options.documents[1][1][first].item<int64_t>()) {
+          const int64_t rows = options.documents[1][1][first].item<int64_t>() - first;
+          const auto part = [&](const Tensor& x) {
+            return x.narrow(0, 1, 1).narrow(2, first, rows);
+          };
+          const auto expected =
+              attention_testing::run({part(inputs.q), part(inputs.k), part(inputs.v),
+                                      part(inputs.grad_out), part(inputs.grad_logsumexp)},
+                                     alone, "naive", at::kDouble);
+          for (const auto member :
+               {&attention_testing::Results::out, &attention_testing::Results::logsumexp,
+                &attention_testing::Results::grad_q, &attention_testing::Results::grad_k,
+                &attention_testing::Results::grad_v}) {
+            EXPECT_TRUE(testing::close(part(got.*member), expected.*member, 1e-12)) << first;
+          }
+        }
+        for (const auto& name : attention_implementations()) {
+          if (!takes(name, dtype) || name == "naive") continue;
+          options.implementation = name;
+          if (name != "sdpa") {
+            attention_testing::expect_right(inputs, options, name, str("length ", length),
+                                            /*with_grad_logsumexp=*/true);
+          } else {
+            const auto out = attention(inputs.q, inputs.k, inputs.v, options);
+            options.implementation = "naive";
+            const auto naive = attention(inputs.q, inputs.k, inputs.v, options);
+            EXPECT_TRUE(testing::within_twice_naive(out, naive, got.out,
+                                                    attention_testing::unit_of(dtype, 24)));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, DocumentsOfManyLeadingDimensions) {
+  torch::manual_seed(7);
+  const auto inputs =
+      attention_testing::random_inputs({{2, 3, 2}, 0, 40, 40, 8}, at::kFloat, at::kCPU);
+  for (const auto& options : attention_testing::masks_of_documents({2, 3, 40}, 8, at::kCPU)) {
+    for (const std::string name : {"tiled", "cpu"})
+      attention_testing::expect_right(inputs, options, name, "rank 5");
+    AttentionOptions other = options;
+    other.implementation = "sdpa";
+    EXPECT_TRUE(testing::close(attention(inputs.q, inputs.k, inputs.v, other),
+                               attention(inputs.q, inputs.k, inputs.v, options), 1e-5));
+  }
+}
+
+TEST(Attention, SpansOfDocuments) {
+  const auto ids = torch::tensor({{7, 7, 2, 7, 7, 7}, {0, 0, 0, 0, 0, 0}});
+  EXPECT_TRUE(testing::same_bits(document_spans(ids),
+                                 torch::tensor({{{0, 0, 2, 3, 3, 3}, {0, 0, 0, 0, 0, 0}},
+                                                {{2, 2, 3, 6, 6, 6}, {6, 6, 6, 6, 6, 6}}},
+                                               at::kInt)));
+  EXPECT_EQ(document_spans(torch::zeros({3, 0}, at::kLong)).sizes(), at::IntArrayRef({2, 3, 0}));
+  const auto one = document_spans(torch::tensor({5}));
+  EXPECT_TRUE(testing::same_bits(one, torch::tensor({{0}, {1}}, at::kInt)));
+  EXPECT_TRUE(testing::same_bits(document_spans(torch::tensor({4, 9, 9, 4, 4}), 9),
+                                 torch::tensor({{0, 0, 2, 3, 3}, {2, 2, 3, 5, 5}}, at::kInt)));
+}
+
 // Of six queries and two keys four before the first key, or two whose window of three lies behind
 // the last.
 TEST(Attention, QueriesThatSeeNothingGiveZerosAndNoNan) {

@@ -130,6 +130,11 @@ inline GradMagnitudes grad_magnitudes(const Inputs& x, const AttentionOptions& o
   const int64_t diagonal = options.align_last ? m - n : 0;
   if (options.causal) p.tril_(diagonal);
   if (options.window) p.triu_(diagonal - *options.window + 1);
+  if (options.documents.defined()) {
+    const auto spans = options.documents.unsqueeze(-2).unsqueeze(-1);  // (2, B..., 1, N, 1)
+    const auto key = at::arange(m, spans.options());
+    p.masked_fill_((key < spans[0]).logical_or_(key >= spans[1]), 0);
+  }
   auto dots = (wide(x.grad_out) * oracle.out).sum(-1, /*keepdim=*/true);
   if (with_grad_logsumexp) dots = dots - wide(x.grad_logsumexp).unsqueeze(-1);
   const auto terms = at::matmul(wide(x.grad_out), v.transpose(-2, -1)).square_();
@@ -174,7 +179,8 @@ inline void expect_results(const Results& got, const Reference& reference, doubl
                                            unit))
         << part << " of " << dtype << ", " << what
         << (options.causal ? options.align_last ? ", causal, last" : ", causal" : ", full")
-        << (options.window ? str(", window ", *options.window) : "");
+        << (options.window ? str(", window ", *options.window) : "")
+        << (options.documents.defined() ? ", documents" : "");
   };
   check("out", &Results::out, oracle.out);
   check("dq", &Results::grad_q, magnitudes.q);
@@ -219,6 +225,23 @@ inline std::vector<AttentionOptions> masks() {
   short_window.window = 20;
   long_window.window = 150;
   return {full, causal, last, short_window, long_window};
+}
+
+// Of about so many positions each, some of one.
+inline Tensor random_documents(std::vector<int64_t> rows, double length, at::Device device) {
+  return document_spans((torch::rand(rows) < 1 / length).cumsum(-1)).to(device);
+}
+
+// Masks of N = M, with documents of about so many positions in such batches.
+inline std::vector<AttentionOptions> masks_of_documents(std::vector<int64_t> rows, double length,
+                                                        at::Device device) {
+  AttentionOptions full, causal, windowed;
+  full.documents = random_documents(rows, length, device);
+  causal.documents = random_documents(rows, length, device);
+  windowed.documents = random_documents(rows, length, device);
+  causal.causal = windowed.causal = true;
+  windowed.window = 20;
+  return {full, causal, windowed};
 }
 
 }  // namespace flashstep::attention_testing

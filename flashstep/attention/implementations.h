@@ -24,6 +24,7 @@ struct AttentionSettings {
   int64_t diagonal;
   std::optional<int64_t> window;  // with causal: of these keys the last `window`
   bool deterministic;
+  at::Tensor documents;  // (2, B..., N), contiguous; undefined: none
 };
 
 // Arguments after the checks of attention(): D >= 1 and everything resolved; for kernels N, M >= 1.
@@ -49,9 +50,11 @@ void refuse_second_derivatives();
 // As visible_keys() takes it.
 attention_kernel::Mask bounded_mask(const AttentionSettings& settings, const at::Tensor& q,
                                     const at::Tensor& k);
-// (queries, keys) bool, true where a query must not see a key, of these.
-at::Tensor hidden_pairs(const attention_kernel::Mask& mask, attention_kernel::Range queries,
-                        attention_kernel::Range keys, at::Device device);
+// (queries, keys) bool, true where a query must not see a key, of these; (B..., 1, queries, keys)
+// with documents.
+at::Tensor hidden_pairs(const attention_kernel::Mask& mask, const at::Tensor& documents,
+                        attention_kernel::Range queries, attention_kernel::Range keys,
+                        at::Device device);
 // (queries, 1) bool, true for those that see no key at all.
 at::Tensor sees_nothing(const attention_kernel::Mask& mask, attention_kernel::Range queries,
                         at::Device device);
@@ -102,7 +105,7 @@ bool has_turned_attention(at::ScalarType dtype, int64_t head_dim, at::Device dev
 // of its own; they and v's are views of one tensor (B, N, H + 2 H_kv, D).
 at::Tensor turned_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const at::Tensor& cos, const at::Tensor& sin,
-                            std::optional<int64_t> window);
+                            std::optional<int64_t> window, const at::Tensor& documents);
 
 // The name of the implementation that "auto" takes (auto.cc).
 std::string choose_attention(const AttentionProblem& problem, bool with_logsumexp);
@@ -115,6 +118,9 @@ void check_attention_tensors(const at::Tensor& q, const at::Tensor& k, const at:
 
 // UserError for a window of no key, or without causal.
 void check_window(bool causal, std::optional<int64_t> window);
+
+// UserError unless these are the documents of such queries and keys, or undefined.
+void check_documents(const at::Tensor& documents, const at::Tensor& q, const at::Tensor& k);
 
 // Under autocast float32 and other 16-bit inputs become the autocast dtype.
 at::Tensor in_autocast_dtype(const at::Tensor& x);

@@ -21,13 +21,14 @@ using ForwardSignature = std::tuple<Tensor, Tensor>(const Tensor& q, const Tenso
                                                     const Tensor& v, double scale, bool causal,
                                                     int64_t diagonal, bool deterministic,
                                                     std::string_view kernel,
-                                                    std::optional<int64_t> window);
+                                                    std::optional<int64_t> window,
+                                                    const std::optional<Tensor>& documents);
 using BackwardSignature = std::tuple<Tensor, Tensor, Tensor>(
     const Tensor& grad_out, const std::optional<Tensor>& grad_logsumexp, const Tensor& q,
     const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, double scale,
     bool causal, int64_t diagonal, bool deterministic, std::string_view kernel,
     const std::optional<Tensor>& cos, const std::optional<Tensor>& sin,
-    std::optional<int64_t> window);
+    std::optional<int64_t> window, const std::optional<Tensor>& documents);
 
 template <typename Signature>
 auto operator_named(const char* name) {
@@ -66,6 +67,11 @@ Tensor readable(const Tensor& x) {
   return view.stride(3) == 1 || view.size(3) == 1 ? view : view.contiguous();
 }
 
+// As kernels see them: one number of batches.
+Tensor flat_documents(const std::optional<Tensor>& documents) {
+  return documents ? documents->view({2, -1, documents->size(-1)}) : Tensor();
+}
+
 // A result of rank above four is made contiguous, so that it has the view.
 Tensor empty_output(const Tensor& x) {
   return x.dim() > 4 ? at::empty(x.sizes(), x.options()) : empty_like_contiguous_last(x);
@@ -74,13 +80,19 @@ Tensor empty_output(const Tensor& x) {
 // The operators are open to callers that come past attention(): what they give is checked here.
 const AttentionKernel& checked_kernel(std::string_view name, const Tensor& q, const Tensor& k,
                                       const Tensor& v, double scale, bool causal,
-                                      std::optional<int64_t> window) {
+                                      std::optional<int64_t> window,
+                                      const std::optional<Tensor>& documents) {
   const AttentionKernel& kernel = kernel_named(name);
   check_attention_tensors(q, k, v);
   require(q.numel() > 0 && k.numel() > 0, "[attention] expected a query and a key, got q ",
           q.sizes(), " and k ", k.sizes());
   require(std::isfinite(scale), "[attention] expected a finite scale, got ", scale);
   check_window(causal, window);
+  if (documents) {
+    check_documents(*documents, q, k);
+    require(documents->is_contiguous(), "[attention] expected contiguous documents, got ",
+            documents->sizes(), " of strides ", documents->strides());
+  }
   const std::string refusal = kernel.refusal(q, k, v);
   require(refusal.empty(), "[attention] kernel ", kernel.name, " expected ", refusal);
   return kernel;
@@ -96,15 +108,16 @@ void check_like(const char* name, const Tensor& x, at::IntArrayRef sizes, at::Sc
 std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                           double scale, bool causal, int64_t diagonal,
                                           bool deterministic, std::string_view kernel,
-                                          std::optional<int64_t> window) {
+                                          std::optional<int64_t> window,
+                                          const std::optional<Tensor>& documents) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = called_back([&]() -> auto& {
-    return checked_kernel(kernel, q, k, v, scale, causal, window);
+    return checked_kernel(kernel, q, k, v, scale, causal, window, documents);
   });
   Tensor out = empty_output(q), logsumexp = empty_logsumexp(q);
   checked.forward({readable(q), readable(k), readable(v), with_dimensions(out, 4),
                    with_dimensions(logsumexp, 3)},
-                  {scale, causal, diagonal, window, deterministic});
+                  {scale, causal, diagonal, window, deterministic, flat_documents(documents)});
   return {out, logsumexp};
 }
 
@@ -138,12 +151,13 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, double scale,
     bool causal, int64_t diagonal, bool deterministic, std::string_view kernel,
     const std::optional<Tensor>& cos, const std::optional<Tensor>& sin,
-    std::optional<int64_t> window) {
+    std::optional<int64_t> window, const std::optional<Tensor>& documents) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = called_back([&]() -> auto& {
     const auto rows = q.sizes().slice(0, q.dim() - 1);
     const auto wide = wide_dtype(q.scalar_type());
-    const AttentionKernel& named = checked_kernel(kernel, q, k, v, scale, causal, window);
+    const AttentionKernel& named =
+        checked_kernel(kernel, q, k, v, scale, causal, window, documents);
     check_like("out", out, q.sizes(), q.scalar_type(), q.device());
     check_like("grad_out", grad_out, q.sizes(), q.scalar_type(), q.device());
     check_like("logsumexp", logsumexp, rows, wide, q.device());
@@ -162,7 +176,7 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
                     grad_logsumexp ? with_dimensions(grad_logsumexp->contiguous(), 3) : Tensor(),
                     with_dimensions(grad_q, 4), with_dimensions(grad_k, 4),
                     with_dimensions(grad_v, 4), cos.value_or(Tensor()), sin.value_or(Tensor())},
-                   {scale, causal, diagonal, window, deterministic});
+                   {scale, causal, diagonal, window, deterministic, flat_documents(documents)});
   return {grad_q, grad_k, grad_v};
 }
 
@@ -185,7 +199,7 @@ void check_known_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor& k, const Tensor& v, double,
                                           bool, int64_t, bool, std::string_view,
-                                          std::optional<int64_t>) {
+                                          std::optional<int64_t>, const std::optional<Tensor>&) {
   check_known_shapes(q, k, v);
   return {output_shape(q), logsumexp_shape(q)};
 }
@@ -193,10 +207,15 @@ std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor& k, cons
 std::tuple<Tensor, Tensor, Tensor> backward_shapes(
     const Tensor&, const std::optional<Tensor>&, const Tensor& q, const Tensor& k, const Tensor& v,
     const Tensor&, const Tensor&, double, bool, int64_t, bool, std::string_view,
-    const std::optional<Tensor>& cos, const std::optional<Tensor>&, std::optional<int64_t>) {
+    const std::optional<Tensor>& cos, const std::optional<Tensor>&, std::optional<int64_t>,
+    const std::optional<Tensor>&) {
   check_known_shapes(q, k, v);
   if (cos) return empty_rows_of_three(q, k);
   return {output_shape(q), output_shape(k), output_shape(v)};
+}
+
+std::optional<Tensor> given(const Tensor& x) {
+  return x.defined() ? std::make_optional(x) : std::nullopt;
 }
 
 // The gradients, as a function that refuses to be differentiated once more. All that they depend on
@@ -212,10 +231,10 @@ class Gradients : public torch::autograd::Function<Gradients> {
                                const std::optional<Tensor>& sin) {
     static const auto op = operator_named<BackwardSignature>("flashstep::attention_backward");
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto& [scale, causal, diagonal, window, deterministic] = settings;
+    const auto& [scale, causal, diagonal, window, deterministic, documents] = settings;
     auto [grad_q, grad_k, grad_v] =
         op.call(grad_out, grad_logsumexp, q, k, v, out, logsumexp, scale, causal, diagonal,
-                deterministic, kernel, cos, sin, window);
+                deterministic, kernel, cos, sin, window, given(documents));
     return {grad_q, grad_k, grad_v};
   }
   static variable_list backward(AutogradContext*, variable_list) {
@@ -232,11 +251,11 @@ class Attention : public torch::autograd::Function<Attention> {
                                const std::optional<Tensor>& sin) {
     static const auto op = operator_named<ForwardSignature>("flashstep::attention_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto& [scale, causal, diagonal, window, deterministic] = settings;
+    const auto& [scale, causal, diagonal, window, deterministic, documents] = settings;
     auto [out, logsumexp] =
-        op.call(q, k, v, scale, causal, diagonal, deterministic, kernel, window);
+        op.call(q, k, v, scale, causal, diagonal, deterministic, kernel, window, given(documents));
     context->save_for_backward(
-        {q, k, v, out, logsumexp, cos.value_or(Tensor()), sin.value_or(Tensor())});
+        {q, k, v, out, logsumexp, cos.value_or(Tensor()), sin.value_or(Tensor()), documents});
     context->set_materialize_grads(false);
     context->saved_data["scale"] = scale;
     context->saved_data["causal"] = causal;
@@ -250,14 +269,12 @@ class Attention : public torch::autograd::Function<Attention> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
     auto& data = context->saved_data;
-    const AttentionSettings settings{data["scale"].toDouble(), data["causal"].toBool(),
-                                     data["diagonal"].toInt(), data["window"].toOptional<int64_t>(),
-                                     data["deterministic"].toBool()};
+    const AttentionSettings settings{
+        data["scale"].toDouble(),       data["causal"].toBool(),
+        data["diagonal"].toInt(),       data["window"].toOptional<int64_t>(),
+        data["deterministic"].toBool(), saved[7]};
     const std::string kernel = data["kernel"].toStringRef();
     const Tensor& of_out = gradients[0];
-    const auto given = [](const Tensor& x) {
-      return x.defined() ? std::make_optional(x) : std::nullopt;
-    };
     auto inputs = Gradients::apply(of_out.defined() ? of_out : at::zeros_like(saved[3]),
                                    given(gradients[1]), saved[0], saved[1], saved[2], saved[3],
                                    saved[4], settings, kernel, given(saved[5]), given(saved[6]));
@@ -268,7 +285,8 @@ class Attention : public torch::autograd::Function<Attention> {
 std::tuple<Tensor, Tensor> differentiable_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   double scale, bool causal, int64_t diagonal,
                                                   bool deterministic, std::string_view kernel,
-                                                  std::optional<int64_t> window) {
+                                                  std::optional<int64_t> window,
+                                                  const std::optional<Tensor>& documents) {
   for (const Tensor& x : {q, k, v}) {
     require(!x._fw_grad(/*level=*/0).defined(),
             "[attention] expected gradients by backward(): derivatives in forward mode (jvp) are "
@@ -279,11 +297,12 @@ std::tuple<Tensor, Tensor> differentiable_forward(const Tensor& q, const Tensor&
   if (!differentiates) {
     static const auto op = operator_named<ForwardSignature>("flashstep::attention_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
-    return op.call(q, k, v, scale, causal, diagonal, deterministic, kernel, window);
+    return op.call(q, k, v, scale, causal, diagonal, deterministic, kernel, window, documents);
   }
+  const AttentionSettings settings{scale,  causal,        diagonal,
+                                   window, deterministic, documents.value_or(Tensor())};
   auto results =
-      Attention::apply(q, k, v, AttentionSettings{scale, causal, diagonal, window, deterministic},
-                       std::string(kernel), std::nullopt, std::nullopt);
+      Attention::apply(q, k, v, settings, std::string(kernel), std::nullopt, std::nullopt);
   return {results[0], results[1]};
 }
 
@@ -299,9 +318,9 @@ void refuse_second_derivatives() {
 
 AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionProblem& problem) {
   static const auto op = operator_named<ForwardSignature>("flashstep::attention_forward");
-  const auto& [scale, causal, diagonal, window, deterministic] = problem.settings;
+  const auto& [scale, causal, diagonal, window, deterministic, documents] = problem.settings;
   auto [out, logsumexp] = op.call(problem.q, problem.k, problem.v, scale, causal, diagonal,
-                                  deterministic, kernel.name, window);
+                                  deterministic, kernel.name, window, given(documents));
   return {out, logsumexp};
 }
 
@@ -314,10 +333,12 @@ bool has_turned_attention(at::ScalarType dtype, int64_t head_dim, at::Device dev
 }
 
 Tensor turned_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cos,
-                        const Tensor& sin, std::optional<int64_t> window) {
+                        const Tensor& sin, std::optional<int64_t> window, const Tensor& documents) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
-  const AttentionSettings settings{scale, /*causal=*/true, /*diagonal=*/0, window,
-                                   at::globalContext().deterministicAlgorithms()};
+  const AttentionSettings settings{
+      scale,
+      /*causal=*/true,
+      /*diagonal=*/0,  window, at::globalContext().deterministicAlgorithms(), documents};
   return Attention::apply(q, k, v, settings, "cuda", std::make_optional(cos),
                           std::make_optional(sin))[0];
 }
@@ -325,12 +346,13 @@ Tensor turned_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 void register_attention_kernels(torch::Library& library) {
   library.def(
       "attention_forward(Tensor q, Tensor k, Tensor v, float scale, bool causal, int diagonal, "
-      "bool deterministic, str kernel, int? window=None) -> (Tensor, Tensor)");
+      "bool deterministic, str kernel, int? window=None, Tensor? documents=None) -> (Tensor, "
+      "Tensor)");
   library.def(
       "attention_backward(Tensor grad_out, Tensor? grad_logsumexp, Tensor q, Tensor k, Tensor v, "
       "Tensor out, Tensor logsumexp, float scale, bool causal, int diagonal, bool deterministic, "
-      "str kernel, Tensor? cos=None, Tensor? sin=None, int? window=None) -> (Tensor, Tensor, "
-      "Tensor)");
+      "str kernel, Tensor? cos=None, Tensor? sin=None, int? window=None, Tensor? documents=None) "
+      "-> (Tensor, Tensor, Tensor)");
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
     library.impl("attention_forward", torch::dispatch(key, TORCH_FN(kernel_forward)));
     library.impl("attention_backward", torch::dispatch(key, TORCH_FN(kernel_backward)));

@@ -48,6 +48,8 @@ attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& 
   problem.diagonal = settings.diagonal;
   problem.window = settings.window.value_or(attention_kernel::kNoWindow);
   problem.deterministic = settings.deterministic;
+  problem.documents =
+      settings.documents.defined() ? settings.documents.const_data_ptr<int32_t>() : nullptr;
   problem.tf32 = q.is_cuda() && q.scalar_type() == at::kFloat && rounds_to_tf32();
   return problem;
 }

@@ -35,9 +35,10 @@ inline Results run_as(const attention_cuda::Device& device, const Inputs& x,
   const at::Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   const int64_t diagonal = given_diagonal.value_or(options.align_last ? k.size(2) - q.size(2) : 0);
-  const auto problem = internal::kernel_problem(
-      q, k,
-      {scale, options.causal, diagonal, options.window, options.deterministic.value_or(false)});
+  const auto problem =
+      internal::kernel_problem(q, k,
+                               {scale, options.causal, diagonal, options.window,
+                                options.deterministic.value_or(false), options.documents});
   const auto strided = [&](const at::Tensor& like) {  // rows are not one after the other
     std::vector<int64_t> sizes = like.sizes().vec();
     sizes.back() += 16;

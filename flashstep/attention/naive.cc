@@ -27,12 +27,17 @@ attention_kernel::Mask bounded_mask(const AttentionSettings& settings, const at:
                                     settings.window.value_or(attention_kernel::kNoWindow)});
 }
 
-at::Tensor hidden_pairs(const attention_kernel::Mask& mask, Range queries, Range keys,
-                        at::Device device) {
+at::Tensor hidden_pairs(const attention_kernel::Mask& mask, const at::Tensor& documents,
+                        Range queries, Range keys, at::Device device) {
   const auto all = at::ones({queries.size(), keys.size()}, at::device(device).dtype(at::kBool));
   const int64_t last = queries.begin + mask.diagonal - keys.begin;  // that the first query sees
-  const auto after = all.triu(last + 1);
-  return has_window(mask) ? after.logical_or(all.tril(last - mask.window)) : after;
+  auto hidden = all.triu(last + 1);
+  if (has_window(mask)) hidden = hidden.logical_or(all.tril(last - mask.window));
+  if (!documents.defined()) return hidden;
+  const auto spans =
+      documents.narrow(-1, queries.begin, queries.size()).unsqueeze(-2).unsqueeze(-1);
+  const auto key = at::arange(keys.begin, keys.end, spans.options());
+  return hidden.logical_or(key < spans[0]).logical_or(key >= spans[1]);
 }
 
 at::Tensor sees_nothing(const attention_kernel::Mask& mask, Range queries, at::Device device) {
@@ -59,10 +64,11 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
     const ScopedRange range("scores");
     scores = at::matmul(problem.q, k.transpose(-2, -1)) * problem.settings.scale;
   }
-  if (problem.settings.causal) {
+  if (problem.settings.causal || problem.settings.documents.defined()) {
     const ScopedRange range("softmax");
     const auto mask = bounded_mask(problem.settings, problem.q, problem.k);
-    hidden = hidden_pairs(mask, {0, mask.n}, {0, mask.m}, problem.q.device());
+    hidden = hidden_pairs(mask, problem.settings.documents, {0, mask.n}, {0, mask.m},
+                          problem.q.device());
     scores = scores.masked_fill(hidden, kMinusInfinity);
     // Equal scores instead keep a row that sees no key free of NaN, forward and backward; the
     // second fill turns its uniform weights into zeros and changes nothing elsewhere.

@@ -49,6 +49,10 @@ struct Problem : Mask {
   float scale;         // factor on the scores; any finite number
   bool deterministic;  // equal inputs give equal bits, also in the gradients
   bool tf32;           // float32 inputs may be rounded to TF32 (the GPU's matrix units)
+  // Where rows hold documents that do not see each other: (2, batches, n) in the GPU's memory, the
+  // first position of each position's document and the one behind its last; n = m and diagonal 0
+  // then. Null: no such bounds. Plans, which are made without them, take them for one document.
+  const int32_t* documents;
 };
 
 // Without a window: every key up to the diagonal.
@@ -77,6 +81,10 @@ struct Range {
   constexpr int64_t size() const { return end > begin ? end - begin : 0; }
 };
 
+constexpr Range both(Range a, Range b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
 // The tiles of so many rows that hold some of these.
 constexpr Range tiles_of(Range rows, int64_t tile) {
   return rows.size() == 0 ? Range{0, 0} : Range{rows.begin / tile, ceil_div(rows.end, tile)};
@@ -91,6 +99,19 @@ constexpr Range visible_keys(const Mask& mask, int64_t query) {
 constexpr Range seeing_queries(const Mask& mask, int64_t key) {
   const int64_t begin = key - mask.diagonal;
   return {at_most(begin, mask.n), at_most(begin + mask.window, mask.n)};
+}
+
+// The same within documents, where there are some. Both ends still grow with the position.
+constexpr Range document_of(const Problem& problem, int64_t batch, int64_t position) {
+  if (problem.documents == nullptr) return {0, std::max(problem.n, problem.m)};
+  const int32_t* const first = problem.documents + batch * problem.n + position;
+  return {first[0], first[problem.batches * problem.n]};
+}
+constexpr Range visible_keys(const Problem& problem, int64_t batch, int64_t query) {
+  return both(visible_keys(problem, query), document_of(problem, batch, query));
+}
+constexpr Range seeing_queries(const Problem& problem, int64_t batch, int64_t key) {
+  return both(seeing_queries(problem, key), document_of(problem, batch, key));
 }
 
 // Whether the last query does not see the first key.

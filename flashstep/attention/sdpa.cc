@@ -47,7 +47,7 @@ std::pair<Tensor, double> with_positive_scale(const Tensor& q, double scale) {
 }  // namespace
 
 at::Tensor sdpa_attention(const AttentionProblem& problem) {
-  const auto& [any_scale, causal, diagonal, window, deterministic] = problem.settings;
+  const auto& [any_scale, causal, diagonal, window, deterministic, documents] = problem.settings;
   const auto mask = bounded_mask(problem.settings, problem.q, problem.k);
   // PyTorch's is_causal aligns the first query with the first key; other alignments and windows
   // need a mask, except where the first query sees every key. A row that sees nothing is left to
@@ -61,12 +61,15 @@ at::Tensor sdpa_attention(const AttentionProblem& problem) {
   require(!(deterministic && differentiates && problem.q.is_cuda()),
           "[attention] expected implementation cuda or naive where gradients must repeat bit for "
           "bit, got sdpa with deterministic");
-  const bool windowed = has_window(mask);
-  const bool aligned_first = causal && diagonal == 0 && !windowed;
-  const bool needs_mask = windowed || (causal && diagonal > 0 && diagonal < mask.m - 1);
+  const bool cut = has_window(mask) || documents.defined();
+  const bool aligned_first = causal && diagonal == 0 && !cut;
+  const bool needs_mask = cut || (causal && diagonal > 0 && diagonal < mask.m - 1);
   std::optional<at::Tensor> visible;
-  if (needs_mask)
-    visible = hidden_pairs(mask, {0, mask.n}, {0, mask.m}, problem.q.device()).logical_not();
+  if (needs_mask) {
+    visible =
+        hidden_pairs(mask, documents, {0, mask.n}, {0, mask.m}, problem.q.device()).logical_not();
+    if (visible->dim() > 2) visible = with_dimensions(*visible, 4);
+  }
   // PyTorch's fused kernels want exactly (B, H, N, D).
   const auto [scaled_q, scale] = with_positive_scale(differentiable_once(problem.q), any_scale);
   const auto q = with_dimensions(scaled_q, 4),

@@ -36,10 +36,11 @@ bool any_visible(const Mask& mask, Tile i, Tile j) {
 }
 
 // S_ij = scale Q_i K_j^T in the wide dtype, -infinity where hidden.
-Tensor scores(const Tensor& q_i, const Tensor& k_j, double scale, const Mask& mask, Tile i,
-              Tile j) {
-  const Tensor s = at::matmul(q_i, k_j.transpose(-2, -1)) * scale;
-  return mask.causal ? s.masked_fill(hidden_pairs(mask, i, j, s.device()), -kInfinity) : s;
+Tensor scores(const Tensor& q_i, const Tensor& k_j, const AttentionSettings& settings,
+              const Mask& mask, Tile i, Tile j) {
+  const Tensor s = at::matmul(q_i, k_j.transpose(-2, -1)) * settings.scale;
+  if (!mask.causal && !settings.documents.defined()) return s;
+  return s.masked_fill(hidden_pairs(mask, settings.documents, i, j, s.device()), -kInfinity);
 }
 
 // exp(x - reference), zero where the reference is -infinity: a row without a finite score yet.
@@ -60,7 +61,7 @@ void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
     Tensor l_i = at::zeros_like(m_i);
     for (const Tile j : tiles(t.k.size(2), kColumns)) {
       if (!any_visible(mask, i, j)) continue;
-      const Tensor s_ij = scores(q_i, rows(k_all, j), settings.scale, mask, i, j);
+      const Tensor s_ij = scores(q_i, rows(k_all, j), settings, mask, i, j);
       const Tensor m_new = at::maximum(m_i, s_ij.amax(-1, /*keepdim=*/true));
       const Tensor p_ij = exp_below(s_ij, m_new), rescale = exp_below(m_i, m_new);
       l_i = rescale * l_i + p_ij.sum(-1, /*keepdim=*/true);
@@ -80,9 +81,9 @@ struct Pair {
 };
 
 Pair recompute(const Tensor& q_i, const Tensor& do_i, const Tensor& l_i, const Tensor& d_i,
-               const Tensor& k_j, const Tensor& v_j, double scale, const Mask& mask, Tile i,
-               Tile j) {
-  const Tensor p = exp_below(scores(q_i, k_j, scale, mask, i, j), l_i);
+               const Tensor& k_j, const Tensor& v_j, const AttentionSettings& settings,
+               const Mask& mask, Tile i, Tile j) {
+  const Tensor p = exp_below(scores(q_i, k_j, settings, mask, i, j), l_i);
   const Tensor dp = at::matmul(do_i, v_j.transpose(-2, -1));
   return {p, p * (dp - d_i)};
 }
@@ -107,7 +108,7 @@ void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings)
   const auto query_tiles = tiles(t.q.size(2), kRows), key_tiles = tiles(t.k.size(2), kColumns);
   const auto pair_of = [&](Tile i, Tile j) {
     return recompute(rows(q_all, i), rows(do_all, i), rows(l_all, i), rows(d_all, i),
-                     rows(k_all, j), rows(v_all, j), settings.scale, mask, i, j);
+                     rows(k_all, j), rows(v_all, j), settings, mask, i, j);
   };
   for (const Tile j : key_tiles) {
     Tensor dk_j = at::zeros_like(rows(k_all, j)), dv_j = at::zeros_like(dk_j);

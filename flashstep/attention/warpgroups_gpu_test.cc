@@ -276,6 +276,35 @@ TEST_F(WarpgroupsGpu, WindowsOverManyPartsAreRight) {
   }
 }
 
+TEST_F(WarpgroupsGpu, AllFormsKeepDocumentsApart) {
+  for (const int64_t d : {64, 96, 128}) {
+    for (const auto& [n, length] :
+         {std::pair(300, 50.0), std::pair(1000, 130.0), std::pair(640, 3.0)}) {
+      const Inputs x = random_inputs({{2, 4}, 2, n, n, d}, at::kBFloat16, kGpu);
+      for (AttentionOptions mask : attention_testing::masks_of_documents({2, n}, length, kGpu)) {
+        const auto reference = attention_testing::reference_of(x, mask);
+        for (const BackwardForm form : forms_of(d)) {
+          for (const bool deterministic : {true, false}) {
+            mask.deterministic = deterministic;
+            const std::string what = str(name_of(form), ", D ", d, ", N ", n);
+            const Results got = run_form(form, x, mask);
+            expect_results(got, reference, unit_of(at::kBFloat16, d), what);
+            if (!deterministic) continue;
+            const Results again = run_form(form, x, mask);
+            for (const auto part : kGradients)
+              EXPECT_TRUE(testing::same_bits(got.*part, again.*part)) << what;
+          }
+        }
+        for (const int splits : {1, 3, 8})
+          expect_results(run_tiles(x, mask, 132, splits, false), reference,
+                         unit_of(at::kBFloat16, d),
+                         str("D ", d, ", N ", n, ", ", splits, " parts"));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(WarpgroupsGpu, APlanTakesOrderedSums) {
   const Inputs x = random_inputs({{1, 16}, 0, 2048, 2048, 128}, at::kBFloat16, kGpu);
   const auto plan = [](const auto& problem, const auto& device) {

@@ -59,9 +59,10 @@ Fields key_of(const AttentionCase& c) {
           {"N", c.n},
           {"M", c.m},
           {"D", c.head_dim},
-          {"mask", c.window > 0 ? str("window ", c.window)
-                   : c.causal   ? "causal"
-                                : "full"}};
+          {"mask", c.documents > 0 ? str("documents ", c.documents)
+                   : c.window > 0  ? str("window ", c.window)
+                   : c.causal      ? "causal"
+                                   : "full"}};
 }
 
 // ---- Tables
@@ -257,8 +258,9 @@ std::vector<Record> measure_attention(const AttentionCase& c,
     round.inputs = rotated_inputs(c, device);
     const AttentionInputs& first = round.inputs[0];
     round.reference.emplace(c, first, round.gradients);
-    chosen = attention_auto(first.q, first.k, first.v,
-                            {.causal = c.causal, .window = c.attention_window()});
+    chosen = attention_auto(
+        first.q, first.k, first.v,
+        {.causal = c.causal, .window = c.attention_window(), .documents = documents_of(c, device)});
   });
   for (Record& record : records) {
     const std::string pass = record.text("pass");

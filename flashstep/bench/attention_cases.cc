@@ -6,6 +6,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/turns.h"
 #include "flashstep/error.h"
@@ -98,7 +99,8 @@ AttentionOutcome blockwise(const AttentionCase& c, const AttentionInputs& x, boo
   for (int64_t first = 0; first < n; first += rows) {
     const int64_t count = std::min(rows, n - first);
     // Keys behind the last query of the block, or before the first one's window, none of it sees.
-    const int64_t begin = c.window > 0 ? std::max<int64_t>(first - c.window + 1, 0) : 0;
+    const bool cut = c.window > 0 && c.documents == 0;
+    const int64_t begin = cut ? std::max<int64_t>(first - c.window + 1, 0) : 0;
     const int64_t keys = (c.causal ? std::min(m, first + count) : m) - begin;
     const auto block = leaves_of({x.q.narrow(1, first, count), x.k.narrow(1, begin, keys),
                                   x.v.narrow(1, begin, keys), x.grad_out.narrow(1, first, count)});
@@ -155,8 +157,15 @@ AttentionSize size_of(const AttentionCase& c) {
 }
 
 double pass_flops(const AttentionCase& c, const std::string& pass) {
-  return (pass == "backward" ? 0 : attention_forward_flops(size_of(c))) +
-         (pass == "forward" ? 0 : attention_backward_flops(size_of(c)));
+  double share = 1;  // of the pairs, which documents leave
+  if (c.documents > 0) {
+    const auto begin = documents_of(c, at::kCPU)[0][0].to(at::kLong);
+    auto seen = at::arange(1, c.n + 1) - begin;
+    if (c.window > 0) seen = seen.clamp_max(c.window);
+    share = seen.sum().item<double>() / static_cast<double>(visible_pairs(size_of(c)));
+  }
+  return share * ((pass == "backward" ? 0 : attention_forward_flops(size_of(c))) +
+                  (pass == "forward" ? 0 : attention_backward_flops(size_of(c))));
 }
 
 double pass_bytes(const AttentionCase& c, const std::string& pass) {
@@ -167,7 +176,8 @@ double pass_bytes(const AttentionCase& c, const std::string& pass) {
 std::string describe(const AttentionCase& c) {
   return str(c.dtype, " B ", c.batch, c.heads > 0 ? str(" H ", c.heads) : "", " N ", c.n,
              c.m != c.n ? str(" M ", c.m) : "", " D ", c.head_dim, c.causal ? " causal" : "",
-             c.window > 0 ? str(" window ", c.window) : "");
+             c.window > 0 ? str(" window ", c.window) : "",
+             c.documents > 0 ? str(" documents ", c.documents) : "");
 }
 
 std::vector<std::string> attention_presets() {
@@ -199,9 +209,14 @@ AttentionPreset attention_preset(const std::string& name, const Pairs& pairs) {
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) {
   std::erase_if(preset.cases, [&](const AttentionCase& c) {
     return !is_wanted(filter.dtypes, c.dtype) || !is_wanted(filter.lengths, c.n) ||
-           !is_wanted(filter.head_dims, c.head_dim) || (filter.window > 0 && !c.causal);
+           !is_wanted(filter.head_dims, c.head_dim) ||
+           (filter.window + filter.documents > 0 && !c.causal) ||
+           (filter.documents > 0 && (c.heads == 0 || c.n != c.m));
   });
-  for (AttentionCase& c : preset.cases) c.window = filter.window;
+  for (AttentionCase& c : preset.cases) {
+    c.window = filter.window;
+    c.documents = filter.documents;
+  }
   std::erase_if(preset.passes, [&](const auto& pass) { return !is_wanted(filter.passes, pass); });
   return preset;
 }
@@ -216,6 +231,13 @@ AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, 
   };
   at::Tensor q = draw(c.n), k = draw(c.m), v = draw(c.m);
   return {q, k, v, draw(c.n)};
+}
+
+at::Tensor documents_of(const AttentionCase& c, const at::Device& device) {
+  if (c.documents == 0) return {};
+  torch::manual_seed(static_cast<uint64_t>(c.documents));
+  const auto ids = (at::rand({c.n}) < 1.0 / static_cast<double>(c.documents)).cumsum(0);
+  return document_spans(ids).unsqueeze(1).expand({2, c.batch, c.n}).to(device).contiguous();
 }
 
 std::vector<at::Tensor> gradients_of(const at::Tensor& out, const AttentionInputs& inputs,
@@ -244,8 +266,13 @@ at::Tensor hidden_keys(const AttentionCase& c, int64_t first, int64_t rows, int6
                        const at::Device& device) {
   if (!c.causal) return {};
   const auto all = at::ones({rows, keys}, at::TensorOptions(at::kBool).device(device));
-  const auto after = all.triu(first + 1);
-  return c.window > 0 ? after.logical_or(all.tril(first - c.window)) : after;
+  auto hidden = all.triu(first + 1);
+  if (c.window > 0) hidden.logical_or_(all.tril(first - c.window));
+  if (c.documents > 0) {
+    const auto begin = documents_of(c, device)[0][0].narrow(0, first, rows).unsqueeze(1);
+    hidden.logical_or_(at::arange(keys, begin.options()) < begin);
+  }
+  return hidden;
 }
 
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

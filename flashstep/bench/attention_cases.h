@@ -23,7 +23,8 @@ struct AttentionCase {
   int64_t heads = 1;  // 0: tensors without a dimension for heads, (B, N, D)
   int64_t n = 0, m = 0, head_dim = 0;
   bool causal = false;
-  int64_t window = 0;  // with causal: keys that a query sees; 0: all up to its own
+  int64_t window = 0;     // with causal: keys that a query sees; 0: all up to its own
+  int64_t documents = 0;  // with causal: how long those of a row are in the mean; 0: one a row
 
   std::optional<int64_t> attention_window() const {
     return window > 0 ? std::make_optional(window) : std::nullopt;
@@ -57,7 +58,7 @@ struct AttentionFilter {
   std::vector<int64_t> lengths;  // N
   std::vector<int64_t> head_dims;
   std::vector<std::string> passes;
-  int64_t window = 0;  // of the causal cases, the only ones then
+  int64_t window = 0, documents = 0;  // of the causal cases, the only ones then
 };
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter);
 
@@ -72,6 +73,10 @@ struct AttentionInputs {
 // grad_out are drawn one after the other in float32 and rounded, so that another program can draw
 // the same.
 AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, uint64_t seed);
+
+// The documents of a case, drawn for its N and the same in each row of the batch, as attention()
+// takes them; undefined where there is one.
+at::Tensor documents_of(const AttentionCase& c, const at::Device& device);
 
 // The output and its gradients: out, grad_q, grad_k, grad_v, in the shapes of their inputs.
 // Gradients may be undefined where only the forward pass is wanted.

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/attention.h"
+
 namespace flashstep::tools {
 namespace {
 
@@ -57,6 +59,13 @@ TEST(BenchAttentionCases, FiltersLeaveWhatTheyName) {
   EXPECT_EQ(describe(windowed.cases[0]), "bf16 B 4 H 16 N 1024 D 64 causal window 500");
   EXPECT_EQ(pass_flops(windowed.cases[0], "forward"),
             4.0 * 4 * 16 * 64 * (500 * 501 / 2 + 524 * 500));
+  filter.documents = 100;
+  const AttentionCase of_documents = filtered(attention_preset("throughput"), filter).cases[0];
+  EXPECT_EQ(describe(of_documents), "bf16 B 4 H 16 N 1024 D 64 causal window 500 documents 100");
+  const auto seen = hidden_keys(of_documents, 0, 1024, 1024, at::kCPU).logical_not();
+  EXPECT_NEAR(pass_flops(of_documents, "forward"), 4.0 * 4 * 16 * 64 * seen.sum().item<double>(),
+              1);
+  EXPECT_LT(seen.sum().item<int64_t>(), 500 * 501 / 2);
   filter.lengths = {100};
   EXPECT_TRUE(filtered(attention_preset("handout"), filter).cases.empty());
 }
@@ -91,6 +100,20 @@ TEST(AttentionReference, FindsTheFormulaRight) {
       EXPECT_EQ(reference.checked_heads(), 6);
     }
   }
+}
+
+TEST(AttentionReference, KnowsDocuments) {
+  const AttentionCase c{"fp32", 2, 3, 150, 150, 8, true, 0, 20};
+  const auto inputs = random_inputs(c, at::kCPU, 1);
+  const AttentionReference reference(c, inputs, true);
+  const auto with = [&](AttentionOptions options) {
+    options.causal = true;
+    return outcome_of(
+        [&](const auto& q, const auto& k, const auto& v) { return attention(q, k, v, options); },
+        leaves_of(inputs), /*gradients=*/true);
+  };
+  EXPECT_EQ(reference.errors(with({.documents = documents_of(c, at::kCPU)})).wrong, Counts{});
+  for (const int64_t wrong : reference.errors(with({})).wrong) EXPECT_GT(wrong, 1000);
 }
 
 TEST(AttentionReference, CountsWhatIsWrongAndWhatIsMissing) {

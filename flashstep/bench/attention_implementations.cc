@@ -142,9 +142,9 @@ void refuse_what_does_not_fit(const AttentionRound& round) {
   }
 }
 
-// The mask by which LibTorch is told of a window, made once.
-std::optional<at::Tensor> seen_in_window(const AttentionRound& round) {
-  if (round.c.window == 0) return std::nullopt;
+// The mask by which LibTorch is told of a window or documents, made once.
+std::optional<at::Tensor> mask_of(const AttentionRound& round) {
+  if (round.c.window == 0 && round.c.documents == 0) return std::nullopt;
   refuse_what_does_not_fit(round);
   return hidden_keys(round.c, 0, round.c.n, round.c.m, round.device).logical_not();
 }
@@ -158,7 +158,7 @@ void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
   int64_t chosen = static_cast<int64_t>(at::SDPBackend::error);
   try {
     const auto q = inputs.q.detach().requires_grad_();
-    const auto seen = seen_in_window(round);
+    const auto seen = mask_of(round);
     chosen = at::_fused_sdp_choice(q, inputs.k, inputs.v, seen, 0.0, round.c.causal && !seen);
   } catch (const c10::Error&) {  // "No available kernel": why was said as warnings
   }
@@ -179,7 +179,7 @@ AttentionCandidate sdpa(const std::string& name, const Backend& backend = {}) {
   const bool matrices = backend == at::SDPBackend::math;
   return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
     if (backend) verify_backend(*backend, round);
-    return [backend, causal = round.c.causal, seen = seen_in_window(round)](
+    return [backend, causal = round.c.causal, seen = mask_of(round)](
                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       const OnlyBackend only(backend);
       return at::scaled_dot_product_attention(q, k, v, seen, 0.0, causal && !seen);
@@ -209,8 +209,10 @@ AttentionCandidate our(const std::string& name, bool deterministic = false) {
         round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
     if (name == "tiled" && pairs > int64_t{1} << (round.device.is_cuda() ? 22 : 20))
       throw UserError("refused: too many tiles for tensor operations to be timed");
-    AttentionOptions options{
-        .causal = round.c.causal, .implementation = name, .window = round.c.attention_window()};
+    AttentionOptions options{.causal = round.c.causal,
+                             .implementation = name,
+                             .window = round.c.attention_window(),
+                             .documents = documents_of(round.c, round.device)};
     if (deterministic) options.deterministic = true;
     return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       return attention(q, k, v, options);
@@ -231,6 +233,7 @@ class CompiledAttention : public AttentionImplementation {
              {"keys", c.m},
              {"causal", c.causal},
              {"window", c.window},
+             {"documents", c.documents},
              {"seed", round.seed},
              {"sets", round.inputs.size()},
              {"threads", at::get_num_threads()}};

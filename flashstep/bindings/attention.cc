@@ -17,12 +17,13 @@ namespace {
 using at::Tensor;
 
 AttentionOptions options_of(bool causal, bool align_last, std::optional<int64_t> window,
-                            std::optional<double> scale, std::string_view implementation,
-                            std::optional<bool> deterministic) {
+                            const std::optional<Tensor>& documents, std::optional<double> scale,
+                            std::string_view implementation, std::optional<bool> deterministic) {
   AttentionOptions options;
   options.causal = causal;
   options.align_last = align_last;
   options.window = window;
+  options.documents = documents.value_or(Tensor());
   options.scale = scale;
   options.implementation = std::string(implementation);
   options.deterministic = deterministic;
@@ -54,22 +55,24 @@ std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q_any, const Tensor&
           name, "\"");
   internal::check_window(options.causal, options.window);
   const int64_t diagonal = options.align_last ? size(k, -2) - size(q, -2) : 0;
-  using Forward =
-      std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double, bool, int64_t,
-                                 bool, std::string_view, std::optional<int64_t>);
+  using Forward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double,
+                                             bool, int64_t, bool, std::string_view,
+                                             std::optional<int64_t>, const std::optional<Tensor>&);
+  const auto documents =
+      options.documents.defined() ? std::make_optional(options.documents) : std::nullopt;
   static const auto op = operator_named<Forward>("flashstep::attention_forward");
   return op.call(q, k, v, options.scale.value_or(1.0 / std::sqrt(static_cast<double>(d))),
                  options.causal, diagonal,
                  options.deterministic.value_or(at::globalContext().deterministicAlgorithms()),
-                 name, options.window);
+                 name, options.window, documents);
 }
 
 Tensor attention_operator(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                           bool align_last, std::optional<int64_t> window,
-                          std::optional<double> scale, std::string_view implementation,
-                          std::optional<bool> deterministic) {
+                          const std::optional<Tensor>& documents, std::optional<double> scale,
+                          std::string_view implementation, std::optional<bool> deterministic) {
   const AttentionOptions options =
-      options_of(causal, align_last, window, scale, implementation, deterministic);
+      options_of(causal, align_last, window, documents, scale, implementation, deterministic);
   if (is_symbolic(q) || is_symbolic(k)) {
     return std::get<0>(symbolic_attention(q, k, v, options));
   }
@@ -78,10 +81,11 @@ Tensor attention_operator(const Tensor& q, const Tensor& k, const Tensor& v, boo
 
 std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(
     const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool align_last,
-    std::optional<int64_t> window, std::optional<double> scale, std::string_view implementation,
+    std::optional<int64_t> window, const std::optional<Tensor>& documents,
+    std::optional<double> scale, std::string_view implementation,
     std::optional<bool> deterministic) {
   const AttentionOptions options =
-      options_of(causal, align_last, window, scale, implementation, deterministic);
+      options_of(causal, align_last, window, documents, scale, implementation, deterministic);
   if (is_symbolic(q) || is_symbolic(k)) {
     return symbolic_attention(q, k, v, options);
   }
@@ -90,7 +94,8 @@ std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(
 
 constexpr const char* kArguments =
     "(Tensor q, Tensor k, Tensor v, *, bool causal=False, bool align_last=False, "
-    "int? window=None, float? scale=None, str implementation=\"auto\", bool? deterministic=None)";
+    "int? window=None, Tensor? documents=None, float? scale=None, str implementation=\"auto\", "
+    "bool? deterministic=None)";
 
 }  // namespace
 
@@ -103,6 +108,7 @@ void register_attention(torch::Library& library) {
       (std::string("attention_with_logsumexp") + kArguments + " -> (Tensor, Tensor)").c_str(),
       &attention_with_logsumexp_operator);
   definitions.plain("attention_implementations() -> str[]", &attention_implementations);
+  definitions.composite("document_spans(Tensor ids, int? end=None) -> Tensor", &document_spans);
 }
 
 }  // namespace flashstep::bindings

@@ -44,6 +44,9 @@ void ModelConfig::visit(FieldVisitor& v) {
           "num_heads)");
   v.field("window", window, {0, int64_t{1} << 24},
           "keys that a query sees: the last ones up to its own (0: all)");
+  v.field("document_end", document_end, {-1, int64_t{1} << 31},
+          "the token that ends a document: attention sees nothing of the documents before (-1: it "
+          "sees them; text.separate_documents takes the tokenizer's)");
   v.field("tie_embeddings", tie_embeddings, "one weight for the token embedding and the head");
   v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
   v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");
@@ -106,6 +109,9 @@ ModelConfig resolved(const ModelConfig& given) {
           "[model] expected num_heads to be divisible by num_kv_heads, got num_heads ",
           config.num_heads, " and num_kv_heads ", config.num_kv_heads);
   require(config.window >= 0, "[model] expected window >= 0, got ", config.window);
+  require(config.document_end >= -1 && config.document_end < config.vocab_size,
+          "[model] expected document_end to be a token below vocab_size ", config.vocab_size,
+          ", or -1, got ", config.document_end);
   require(config.head_dim() % 2 == 0,
           "[model] expected an even head_dim = d_model / num_heads (RoPE rotates pairs), got ",
           config.head_dim(), " = ", config.d_model, " / ", config.num_heads);

@@ -336,7 +336,7 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
   const auto mixed = [&] {
     const ScopedRange whole("self-attention");
     const Tensor cos = context.rotary.cos.contiguous(), sin = context.rotary.sin.contiguous();
-    const AttentionOptions options = attn.options();
+    const AttentionOptions options = attn.options(context.documents);
     const bool turns_back = internal::has_turned_attention(dtype, x.size(-1) / attn.num_heads(),
                                                            x.device(), options.implementation);
     auto inputs = AttentionInputs::apply(
@@ -345,7 +345,8 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
         recompute == Recompute::kNone, turns_back);
     const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
     const ScopedRange range("attention");
-    inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin, options.window)
+    inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin, options.window,
+                                                             options.documents)
                                 : attention(q, k, v, options));
     return inputs;
   }();

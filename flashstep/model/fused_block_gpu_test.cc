@@ -56,6 +56,7 @@ Forward fused(Recompute recompute) {
 struct Case {
   ModelConfig config;
   Tensor x, dy;
+  Tensor documents;  // one a row unless given
   TransformerBlock block{nullptr};
 
   explicit Case(const ModelConfig& given, int64_t batch = 2, int64_t length = 48)
@@ -94,7 +95,7 @@ struct Case {
       at::autocast::set_autocast_enabled(at::kCUDA, true);
       at::autocast::set_autocast_dtype(at::kCUDA, compute);
     }
-    const Tensor y = forward(*own, input, {tables, nullptr});
+    const Tensor y = forward(*own, input, {tables, nullptr, Recompute::kNone, documents});
     at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(at::kCUDA, false);
     y.backward(dy.to(y.scalar_type()));
@@ -168,6 +169,10 @@ TEST_F(FusedBlockGpu, AgreesWithAnyAttention) {
       for (const int64_t window : {0, 9}) {
         config.window = window;
         Case c(config);
+        expect_agreement(c, at::kBFloat16);
+        c.documents = document_spans(
+            at::randint(5, {c.x.size(0), c.x.size(1)}, at::TensorOptions(kGpu).dtype(at::kLong)),
+            3);
         expect_agreement(c, at::kBFloat16);
       }
     }

@@ -36,8 +36,13 @@ class Window {
   }
 
   void add(int64_t token) {
-    const auto limit = static_cast<size_t>(model_->config().context_length);
-    if (tokens_.size() == limit) {
+    const auto& config = model_->config();
+    const auto limit = static_cast<size_t>(config.context_length);
+    const bool ended = !tokens_.empty() && tokens_.back() == config.document_end;
+    if (ended) {  // a document begins, which sees nothing of the one before
+      tokens_.clear();
+      if (cache_) cache_->clear();
+    } else if (tokens_.size() == limit) {
       tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<int64_t>(limit / 2));
       if (cache_) cache_->clear();
     }

@@ -58,6 +58,18 @@ TEST(KeyValueCache, IsOfOneBatch) {
   EXPECT_EQ(cache.length(), 0);
 }
 
+TEST(KeyValueCache, IsOfOneModel) {
+  Transformer model(tiny(), 1);
+  for (const auto& [layers, heads] : {std::pair(2, 4), std::pair(4, 4), std::pair(3, 2)}) {
+    ModelConfig other = tiny();
+    other.num_layers = layers;
+    other.num_heads = heads;
+    KeyValueCache cache(other, 2, 24, at::kFloat);
+    EXPECT_SAYS(str("of 3 layers, 4 heads and head_dim 6, got one of ", layers, ", ", heads),
+                model->forward(torch::zeros({2, 3}, at::kLong), cache));
+  }
+}
+
 TEST(KeyValueCache, IsAsItWasWhenARunFails) {
   Transformer model(tiny(), 1);
   const at::NoGradGuard no_grad;
@@ -98,6 +110,22 @@ TEST(Generate, TheCacheHasRoomForAShortText) {
     const auto cached = generate(model, prompt, options);
     options.use_cache = false;
     EXPECT_EQ(generate(model, prompt, options), cached) << tokens;
+  }
+}
+
+TEST(Generate, ForgetsADocumentThatEnded) {
+  ModelConfig config = tiny();
+  config.document_end = 9;
+  Transformer model(config, 1);
+  GenerateOptions options;
+  options.max_tokens = 60;
+  for (const bool use_cache : {true, false}) {
+    options.use_cache = use_cache;
+    EXPECT_EQ(generate(model, std::vector<int64_t>{3, 9, 1, 9, 4, 8}, options),
+              generate(model, std::vector<int64_t>{4, 8}, options));
+    EXPECT_NE(generate(model, std::vector<int64_t>{3, 9}, options),
+              generate(model, std::vector<int64_t>{9}, options))
+        << "the last token is seen, whatever it is";
   }
 }
 

@@ -51,11 +51,12 @@ void extend(LayerCache& cache, at::Tensor& k, at::Tensor& v) {
 
 }  // namespace
 
-AttentionOptions CausalSelfAttentionImpl::options() const {
+AttentionOptions CausalSelfAttentionImpl::options(const at::Tensor& documents) const {
   AttentionOptions options;
   options.causal = true;
   options.window = window_;
   options.implementation = implementation_;
+  options.documents = documents;
   return options;
 }
 
@@ -75,7 +76,7 @@ at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockCont
   auto k = rotate(heads(k_proj, num_kv_heads_));
   auto v = heads(v_proj, num_kv_heads_);
   if (context.cache != nullptr) extend(*context.cache, k, v);
-  AttentionOptions asked = options();
+  AttentionOptions asked = options(context.documents);
   asked.align_last = context.cache != nullptr;
   const auto attended = [&] {
     const ScopedRange range("attention");

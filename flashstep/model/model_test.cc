@@ -201,6 +201,29 @@ TEST(Transformer, SeesItsWindow) {
   EXPECT_FALSE(apart.narrow(0, reach + 1, 23 - reach).any().item<bool>());
 }
 
+// Behind the end of a document a row is what it is by itself, with all that is computed again.
+TEST(Transformer, SeesItsDocument) {
+  ModelConfig config = tiny();
+  config.document_end = 9;
+  Transformer model(config, 1);
+  const auto tokens = torch::randint(10, 61, {2, 24});
+  tokens[0][4] = tokens[1][15] = 9;
+  const auto logits = model->forward(tokens);
+  for (const auto& [row, begin, count] :
+       {std::tuple(0, 0, 5), std::tuple(0, 5, 19), std::tuple(1, 16, 8)}) {
+    const auto alone = model->forward(tokens.narrow(0, row, 1).narrow(1, begin, count));
+    EXPECT_TRUE(testing::close(logits.narrow(0, row, 1).narrow(1, begin, count), alone, 1e-5));
+  }
+  const auto expected = testing::gradients(model, tokens);
+  model->set_recompute(Recompute::kBlock, 2);
+  const auto again = testing::gradients(model, tokens);
+  for (size_t i = 0; i < again.size(); ++i)
+    EXPECT_TRUE(testing::same_bits(again[i], expected[i])) << i;
+  config.document_end = 61;
+  EXPECT_SAYS("expected document_end to be a token below vocab_size 61, or -1, got 61",
+              Transformer(config, 1));
+}
+
 TEST(Transformer, RefusesWhatDoesNotFit) {
   Transformer model(tiny());
   EXPECT_SAYS("at most context_length = 24 tokens, got 25",

@@ -64,6 +64,17 @@ void KeyValueCache::truncate(int64_t length) {
   for (auto& layer : layers_) layer.length = std::min(layer.length, length);
 }
 
+void KeyValueCache::check(const ModelConfig& config, int64_t batch) const {
+  const auto shape = layers_.empty() ? std::vector<int64_t>(4) : layers_.front().keys.sizes().vec();
+  require(static_cast<int64_t>(layers_.size()) == config.num_layers &&
+              shape[1] == config.kv_heads() && shape[3] == config.head_dim(),
+          "[model] expected a key-value cache of ", config.num_layers, " layers, ",
+          config.kv_heads(), " heads and head_dim ", config.head_dim(), ", got one of ",
+          layers_.size(), ", ", shape[1], " and ", shape[3]);
+  require(shape[0] == batch, "[model] expected tokens of B = ", shape[0],
+          " sequences as the cache has, got ", batch);
+}
+
 TransformerImpl::TransformerImpl(const ModelConfig& config, std::optional<uint64_t> seed,
                                  const torch::TensorOptions& options)
     : config_(resolved(config)) {
@@ -143,6 +154,7 @@ void TransformerImpl::set_recompute(Recompute what, int64_t group, int64_t count
 }
 
 RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Device device) {
+  const std::scoped_lock lock(rotary_mutex_);
   if (rotary_.cos.device() != device) rotary_ = rotary_.to(device);
   return rotary_.slice(begin, length);
 }
@@ -171,11 +183,10 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   require(begin + tokens.size(1) <= config_.context_length,
           "[model] expected at most context_length = ", config_.context_length, " tokens, got ",
           begin + tokens.size(1));
-  if (cache != nullptr) {
-    const int64_t batch = cache->layer(0).keys.size(0);
-    require(tokens.size(0) == batch, "[model] expected tokens of B = ", batch,
-            " sequences as the cache has, got ", tokens.size(0));
-  }
+  if (cache != nullptr) cache->check(config_, tokens.size(0));
+  const at::Tensor documents = config_.document_end >= 0 && cache == nullptr
+                                   ? document_spans(tokens, config_.document_end)
+                                   : at::Tensor();
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
@@ -183,7 +194,8 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
     const Recompute again = !is_first                         ? recompute_of_others(recompute_)
                             : recompute_ == Recompute::kBlock ? Recompute::kNone  // by its group
                                                               : recompute_;
-    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, again};
+    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, again,
+                               documents};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {

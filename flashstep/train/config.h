@@ -20,6 +20,7 @@ struct TextConfig {
   std::string validation;
   double validation_fraction = 0.05;
   std::string document_end = "<|endoftext|>";
+  bool separate_documents = false;
   std::string directory = "data";
   int64_t stories_megabytes = 20, stories_seed = 1;
   std::string base_url;

@@ -11,7 +11,10 @@ namespace flashstep {
 
 void check_config(const Config& config) {
   ModelConfig model = config.model;
-  if (model.vocab_size == 0) model.vocab_size = 1;  // the tokenizer's, known later
+  if (model.vocab_size == 0) {  // the tokenizer's, known later
+    model.vocab_size = 1;
+    model.document_end = -1;
+  }
   resolved(model);
   const ScheduleConfig& schedule = config.schedule;
   require(schedule.min_learning_rate <= schedule.learning_rate || schedule.kind == "constant",

@@ -219,7 +219,8 @@ void describe_run(const Training& training, const Environment& environment) {
           model.d_model, ", d_ff ", model.d_ff, ", ", model.num_heads, " heads",
           model.kv_heads() == model.num_heads ? "" : str(" (", model.kv_heads(), " of keys)"),
           ", context ", model.context_length,
-          model.window > 0 ? str(", window ", model.window) : "", ", vocabulary ",
+          model.window > 0 ? str(", window ", model.window) : "",
+          model.document_end >= 0 ? ", documents apart" : "", ", vocabulary ",
           commas(static_cast<uint64_t>(model.vocab_size)), model.tie_embeddings ? " (tied)" : "",
           ", attention ", model.attention));
   const measure::Machine machine = measure::describe_machine();

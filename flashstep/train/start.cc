@@ -8,6 +8,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "flashstep/base/text.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/gpus.h"
@@ -81,7 +82,14 @@ void check_origin(const std::string& state_json, const Config& config, const Tok
   note("model.rope_theta", saved.model.rope_theta, config.model.rope_theta);
   note("model.window", static_cast<double>(saved.model.window),
        static_cast<double>(config.model.window));
+  note("model.document_end", static_cast<double>(saved.model.document_end),
+       static_cast<double>(config.model.document_end));
   note("model.norm_epsilon", saved.model.norm_epsilon, config.model.norm_epsilon);
+}
+
+// Whether model.document_end is the token of text.document_end.
+bool takes_document_end(const Config& config) {
+  return config.text.separate_documents && config.model.document_end < 0;
 }
 
 bool is_same_place(const std::string& a, const std::string& b) {
@@ -127,6 +135,7 @@ bool check_saved_config(Config& config, const RunDirectory& run, int world_size)
   }
   Config now = config;
   if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
+  if (takes_document_end(now)) now.model.document_end = saved.model.document_end;
   now.model = resolved(now.model);
   now.parallel.world_size = world_size;
   check_resumable(saved, now, run.config().string());
@@ -166,6 +175,15 @@ PreparedData make_data(Config& config, const TrainOptions& options, const Enviro
   PreparedData data = prepare_together(config, options, environment, group, read_tokens);
   if (group != nullptr) check_same_data(data, *group);
   if (config.model.vocab_size == 0) config.model.vocab_size = data.tokenizer.vocab_size();
+  if (takes_document_end(config)) {
+    const std::string& text = config.text.document_end;
+    const auto ids = data.tokenizer.encode(text);
+    require(ids.size() == 1,
+            "[train] expected text.document_end to be one token, as a special token of the "
+            "tokenizer is, with text.separate_documents, got ",
+            ids.size(), " for ", json_spelling(text));
+    config.model.document_end = ids.front();
+  }
   config.model = resolved(config.model);
   if (config.tokens.check_ids) {
     data.train_tokens.check_ids_below(config.model.vocab_size);

@@ -36,6 +36,7 @@ def attention(
     causal: bool = False,
     align_last: bool = False,
     window: int | None = None,
+    documents: Tensor | None = None,
     scale: float | None = None,
     implementation: str = "auto",
     deterministic: bool | None = None,
@@ -46,7 +47,8 @@ def attention(
     q (..., H, N, D); k, v (..., H_kv, M, D), H a multiple of H_kv; or (B, N, D) and (N, D) without heads. Of
     float32, bfloat16, float16 or float64, one dtype and device. `causal`: query i sees keys 0..i; with `align_last`
     the last query sees the last key; with `window` a query sees the last so many of these keys only, its own among
-    them. `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal bits, also in gradients; unless
+    them. `documents`: what document_spans() gives for rows of several documents, which do not see each other; N =
+    M, and q (B..., H, N, D). `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal bits, also in gradients; unless
     given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype; with `return_lse` also the
     logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or devices that do not go together.
     """
@@ -58,10 +60,21 @@ def attention(
         causal=causal,
         align_last=align_last,
         window=window,
+        documents=documents,
         scale=scale,
         implementation=implementation,
         deterministic=deterministic,
     )
+
+
+def document_spans(ids: Tensor, end: int | None = None) -> Tensor:
+    """The documents of rows: for every position the first of its document and the one behind its last, (2, B..., N)
+    int32.
+
+    ids (B..., N) of integers: tokens, of which each `end` is the last of its document; unless given any numbers, of
+    which equal ones side by side are a document. Made once for all layers, without a synchronisation.
+    """
+    return operators.document_spans(ids, end)
 
 
 def _own_kernel(q: Tensor) -> str:

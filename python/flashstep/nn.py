@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import operators
-from ._operators import attention, linear_cross_entropy, rms_norm, rope, swiglu
+from ._operators import attention, document_spans, linear_cross_entropy, rms_norm, rope, swiglu
 
 _linear = operators.linear.default
 _embedding = operators.embedding.default
@@ -66,7 +66,7 @@ class SwiGLU(nn.Module):
 class CausalSelfAttention(nn.Module):
     """x (..., N, d_model) -> (..., N, d_model); rotary positions unless rope_theta is None. num_kv_heads heads of
     keys and values (None: num_heads), each read by num_heads / num_kv_heads of the queries'. window: a query sees
-    the last so many keys up to its own (None: all)."""
+    the last so many keys up to its own (None: all); documents (document_spans) do not see each other."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CausalSelfAttention(nn.Module):
         self.q_proj, self.k_proj, self.v_proj = (Linear(d_model, width) for width in (d_model, of_keys, of_keys))
         self.output_proj = Linear(d_model, d_model)
 
-    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
         def heads(projection: Linear) -> Tensor:  # (..., N, C) -> (..., H, N, D)
             return projection(x).view(*x.shape[:-1], -1, self.head_dim).transpose(-2, -3)
 
@@ -98,7 +98,9 @@ class CausalSelfAttention(nn.Module):
             if positions is not None and positions.dim() > 1:
                 positions = positions.unsqueeze(-2)  # the same for all heads
             q, k = rope(q, positions, theta=self.rope_theta), rope(k, positions, theta=self.rope_theta)
-        attended = attention(q, k.to(q.dtype), v.to(q.dtype), causal=True, window=self.window)
+        attended = attention(
+            q, k.to(q.dtype), v.to(q.dtype), causal=True, window=self.window, documents=documents
+        )
         return self.output_proj(attended.transpose(-2, -3).flatten(-2))
 
 
@@ -123,14 +125,15 @@ class TransformerBlock(nn.Module):
         self.ffn = SwiGLU(d_model, d_ff)
         self.ln1, self.ln2 = RMSNorm(d_model, norm_epsilon), RMSNorm(d_model, norm_epsilon)
 
-    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        y = x + self.attn(self.ln1(x), positions)
+    def forward(self, x: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
+        y = x + self.attn(self.ln1(x), positions, documents)
         return y + self.ffn(self.ln2(y))
 
 
 class TransformerLM(nn.Module):
     """The program's model: tokens (B, N) int64 -> logits (B, N, vocab_size). tie_embeddings: lm_head.weight is
-    token_embeddings.weight."""
+    token_embeddings.weight. document_end: the token that ends a document, which later ones do not see (None: one document
+    a row)."""
 
     def __init__(
         self,
@@ -143,13 +146,14 @@ class TransformerLM(nn.Module):
         d_ff: int,
         num_kv_heads: int | None = None,
         window: int | None = None,
+        document_end: int | None = None,
         tie_embeddings: bool = False,
         rope_theta: float | None = 10000.0,
         norm_epsilon: float = 1e-5,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.context_length = context_length
+        self.context_length, self.document_end = context_length, document_end
         self.token_embeddings = Embedding(vocab_size, d_model)
         self.layers = nn.ModuleList(
             TransformerBlock(
@@ -176,8 +180,9 @@ class TransformerLM(nn.Module):
                 f"[nn] expected at most context_length = {self.context_length} tokens, got {tokens.shape[-1]}"
             )
         x = self.token_embeddings(tokens)
+        documents = None if self.document_end is None else document_spans(tokens, self.document_end)
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x, documents=documents)
         return self.ln_final(x)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -175,23 +175,6 @@ class Modules(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "num_heads divisible by num_kv_heads, got 2 and 3"):
             flashstep.nn.CausalSelfAttention(16, 2, num_kv_heads=3)
 
-    def test_window(self):
-        q, k, v = (torch.randn(2, 3, 20, 8, requires_grad=True) for _ in range(3))
-        attend = lambda causal: flashstep.attention(q, k, v, causal=causal, window=6)
-        compiled = torch.compile(attend, dynamic=True, backend="aot_eager")
-        seen = torch.ones(20, 20, dtype=torch.bool).tril().triu(-5)
-        ours, theirs = attend(True), torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        torch.testing.assert_close(ours, theirs)
-        torch.testing.assert_close(ours, compiled(True))
-        for a, b in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (ours, theirs))):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-        for call in (attend, compiled):
-            with self.assertRaisesRegex(Exception, "at least 1 key, with causal, got 6 without causal"):
-                call(False)
-        model = flashstep.nn.TransformerLM(**SIZES, window=1, seed=1)  # each token by itself
-        tokens = torch.randint(0, 300, (2, 16))
-        torch.testing.assert_close(model(tokens)[:, 3:4], model(tokens[:, 3:4]))
-
     def test_positions(self):
         attention = flashstep.nn.CausalSelfAttention(16, 2)
         x = torch.randn(3, 5, 16)

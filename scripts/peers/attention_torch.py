@@ -1,10 +1,10 @@
-"""A peer of `flashstep bench attention`: the formula through torch.compile, of a window on a GPU
+"""A peer of `flashstep bench attention`: the formula through torch.compile, of a window or documents on a GPU
 flex_attention.
 
 Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that
 the two programs take turns on the machine:
-    {"device": "cuda", "dtype": "bf16", "shape": [B, H, N, D], "keys": M, "causal": true, "window": 0, "seed": 1,
-     "sets": 4, "do": "outcome", "gradients": true, "file": PATH}
+    {"device": "cuda", "dtype": "bf16", "shape": [B, H, N, D], "keys": M, "causal": true, "window": 0,
+     "documents": 0, "seed": 1, "sets": 4, "do": "outcome", "gradients": true, "file": PATH}
         -> {"ok": true}, and the output and its gradients of the first inputs in PATH
     {..., "do": "forward" | "backward" | "both", "warmup": 1, "samples": 5, "calls": 10}
         -> {"seconds": [...]}, of a call in each sample
@@ -30,12 +30,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HELD_BYTES = 1 << 30  # more is given back after each request: the benchmark needs the memory too
 
 
-def formula(q, k, v, causal: bool, window: int):
+def formula(q, k, v, causal: bool, window: int, ids):
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if causal:
         visible = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
         if window:
             visible = visible.triu(1 - window)
+        if ids is not None:
+            visible = visible & (ids[:, None] == ids)
         scores = scores.masked_fill(~visible, float("-inf"))
     return torch.softmax(scores, -1) @ v
 
@@ -49,9 +51,15 @@ class Case:
     def __init__(self, r):
         self.gpu, self.causal = r["device"] == "cuda", r["causal"]
         batch, heads, queries, width = r["shape"]
-        self.window = window = r["window"]
-        seen = lambda b, h, i, j: (i >= j) & (i - j < window)
-        self.blocks = make_blocks(seen, None, None, queries, r["keys"], "cuda") if window and self.gpu else None
+        self.window, window = r["window"], r["window"] or queries
+        self.ids = ids = None
+        if r["documents"]:
+            torch.manual_seed(r["documents"])
+            self.ids = ids = (torch.rand(queries) < 1.0 / r["documents"]).cumsum(0).to(r["device"])
+        in_window = lambda b, h, i, j: (i >= j) & (i - j < window)
+        seen = in_window if ids is None else lambda b, h, i, j: in_window(b, h, i, j) & (ids[i] == ids[j])
+        cut = self.gpu and (r["window"] or r["documents"])
+        self.blocks = make_blocks(seen, None, None, queries, r["keys"], "cuda") if cut else None
         self.sets = []
         for i in range(r["sets"]):
             torch.manual_seed(r["seed"] + i)
@@ -63,7 +71,7 @@ class Case:
     def forward(self, inputs):
         if self.blocks:
             return flex(*inputs, block_mask=self.blocks)
-        return compiled(*inputs, self.causal, self.window)
+        return compiled(*inputs, self.causal, self.window, self.ids)
 
     def outcome(self, gradients, path):
         inputs, grad_out = self.sets[0]
@@ -120,7 +128,8 @@ def main():
         if "threads" in r:
             torch.set_num_threads(r["threads"])
         try:
-            wanted = {name: r[name] for name in ("device", "dtype", "shape", "keys", "causal", "window", "seed", "sets")}
+            names = ("device", "dtype", "shape", "keys", "causal", "window", "documents", "seed", "sets")
+            wanted = {name: r[name] for name in names}
             if wanted != key:
                 key = case = None  # frees the old inputs before the new ones are made
                 case, key = Case(r), wanted

@@ -56,8 +56,18 @@ __device__ inline void hide_scores(float (&weights)[kBlocks][4], const Problem& 
   const int first_query = kOfKeys ? first_right : work.first_left;
   const int end_key = first_key + (kOfKeys ? Tiles::kLeftRows : Tiles::kRightRows);
   const int end_query = first_query + (kOfKeys ? Tiles::kRightRows : Tiles::kLeftRows);
-  const bool all_visible = end_key - 1 <= first_query + diagonal && end_key <= keys &&
-                           (!kWindow || first_key > end_query - 1 + diagonal - window);
+  const bool has_documents = kWindow && problem.documents != nullptr;
+  // Under a causal mask a document begins before the queries of its keys, and ends behind the keys
+  // of its queries.
+  const bool begins = has_documents && !(kOfKeys && problem.causal);
+  const bool ends = has_documents && (kOfKeys || !problem.causal);
+  bool all_visible = end_key - 1 <= first_query + diagonal && end_key <= keys &&
+                     (!kWindow || first_key > end_query - 1 + diagonal - window);
+  const int last_left = min(work.first_left + Tiles::kLeftRows, keys) - 1;
+  if (begins) all_visible &= document_of(problem, work.batch, last_left).begin <= first_right;
+  if (ends)
+    all_visible &=
+        first_right + Tiles::kRightRows <= document_of(problem, work.batch, work.first_left).end;
   if (all_visible) return;
   // Of a key's row the queries that see it; of a query's the keys that it sees.
   int begin[2], end[2];
@@ -71,6 +81,12 @@ __device__ inline void hide_scores(float (&weights)[kBlocks][4], const Problem& 
       end[half] = min(keys, left_at + diagonal + 1);
       begin[half] = left_at + diagonal + 1 - window;
     }
+    const int here = min(left_at, keys - 1);
+    if (begins)
+      begin[half] =
+          max(begin[half], static_cast<int>(document_of(problem, work.batch, here).begin));
+    if (ends)
+      end[half] = min(end[half], static_cast<int>(document_of(problem, work.batch, here).end));
   }
   const int column = first_right + lane % 4 * 2;
 #pragma unroll
@@ -98,7 +114,7 @@ __device__ inline void put_gradient(const Output& to, int64_t batch, int64_t hea
 }
 
 // kTurned: of rows that rope has turned. They have a kernel of their own: with one for both,
-// attention alone was about 1 % slower. kWindow: whose mask has a window.
+// attention alone was about 1 % slower. kWindow: with a window, or documents.
 template <GradientsOf kOf, Element kElement, int kDim, bool kTurned, bool kWindow>
 __global__ void __launch_bounds__(WarpgroupTiles<kOf, kDim>::kThreads, 1)
     backward_hopper_kernel(const __grid_constant__ BackwardArguments args,
@@ -232,7 +248,8 @@ cudaError_t launch_tiles(const BackwardArguments& args, cudaStream_t stream) {
 // launch.operator()<kTurned, kWindow>() for this pass.
 template <typename Launch>
 cudaError_t launch_for_rows(const BackwardArguments& args, const Launch& launch) {
-  const bool has_window = attention_kernel::has_window(args.pass.problem);
+  const Problem& problem = args.pass.problem;
+  const bool has_window = attention_kernel::has_window(problem) || problem.documents != nullptr;
   if (args.pass.cos == nullptr)
     return has_window ? launch.template operator()<false, true>()
                       : launch.template operator()<false, false>();

@@ -62,7 +62,7 @@ __device__ inline void add_query_gradients(const Tiles& tiles, const BackwardWor
     float* const sums = args.q_sums + first_row * kDim;
     int* const turn = args.turns + first_row / Tiles::kRightRows;
     if constexpr (Tiles::kWindow) {
-      const int64_t first_seen = visible_keys(problem, tile * Tiles::kRightRows).begin;
+      const int64_t first_seen = visible_keys(problem, work.batch, tile * Tiles::kRightRows).begin;
       own = (work.first_left - static_cast<int>(first_seen) / Tiles::kLeftRows * Tiles::kLeftRows) /
             Tiles::kLeftRows;
     }

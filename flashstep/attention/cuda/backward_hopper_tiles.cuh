@@ -18,7 +18,7 @@ struct BackwardMaps {
 // A block's tiles and the barriers that say what is there.
 template <GradientsOf kOf, int kDim, bool kWindow_ = false>
 struct WarpgroupTiles {
-  static constexpr bool kWindow = kWindow_;  // whether the mask has one
+  static constexpr bool kWindow = kWindow_;  // whether there is one, or documents
   static constexpr bool kOfAll = kOf == GradientsOf::kAll;
   static constexpr bool kOfKeys = kOf != GradientsOf::kQueries;  // a block owns keys
   static constexpr int kLeftRows = kWarpgroupRows, kGroups = kLeftRows / 64;
@@ -138,11 +138,17 @@ struct BackwardWork {
     if constexpr (Tiles::kOfKeys) {
       right_heads = heads / kv_heads;
       first_right_head = head * right_heads;
-      take(query_tiles(problem, first_left, first_left + Tiles::kLeftRows, Tiles::kRightRows));
+      constexpr int kRight = Tiles::kRightRows;
+      const int end = first_left + Tiles::kLeftRows;
+      take(Tiles::kWindow ? query_tiles(problem, batch, first_left, end, kRight)
+                          : query_tiles(problem, first_left, end, kRight));
     } else {
       right_heads = 1;
       first_right_head = head / (heads / kv_heads);
-      take(key_tiles(problem, first_left, first_left + Tiles::kLeftRows, Tiles::kRightRows));
+      constexpr int kRight = Tiles::kRightRows;
+      const int end = first_left + Tiles::kLeftRows;
+      take(Tiles::kWindow ? key_tiles(problem, batch, first_left, end, kRight)
+                          : key_tiles(problem, first_left, end, kRight));
     }
   }
 

@@ -74,8 +74,8 @@ __device__ inline void take_group(float (&dk)[Shape::kRows][Shape::kColumns][4],
                                   const typename Shape::RowsOfKeys& keys,
                                   const typename Shape::RowsOfKeys& values, const StepAddresses& at,
                                   int group, int first_column, const typename Shape::LaneType& lane,
-                                  const BackwardArguments& args, int64_t first_key, int64_t key,
-                                  int64_t query) {
+                                  const BackwardArguments& args, int batch, int64_t first_key,
+                                  int64_t key, int64_t query) {
   using Math = typename Shape::Math;
   using QueryRows = typename Shape::QueryRows;
   constexpr int kGroupColumns = Shape::kGroup / kMmaColumns;
@@ -88,8 +88,8 @@ __device__ inline void take_group(float (&dk)[Shape::kRows][Shape::kColumns][4],
   const uint32_t stats = at.stats + lane_query * 4;
   probabilities<Shape>(scores, args.scale_log2, stats);
   hide_scores<Shape>(scores, args.pass.problem,
-                     hidden_pairs<Shape>(args.pass.problem, first_key, query), key + lane.index / 4,
-                     query + lane_query);
+                     hidden_pairs<Shape>(args.pass.problem, first_key, query), batch,
+                     key + lane.index / 4, query + lane_query);
   score_gradients<Shape>(scores, grads, stats);
   add_from_registers<Shape, kKeepGrads>(dk, dv, scores, grads, at.q, at.grad_out, at.scores,
                                         at.score_grads, group, first_column, lane);
@@ -254,9 +254,9 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kTier>::kThreads,
       constexpr int kUnroll = kOnePass ? 2 : 1;
 #pragma unroll kUnroll
       for (int group = warp_query; group < warp_query + Shape::kWarpQueries; group += Shape::kGroup)
-        take_group<Shape, kDim, kOnePass || Shape::kShared>(dk, dv, keys, values, step_at, group,
-                                                            first_column, lane, args, first_key,
-                                                            first_key + key_row, first_query);
+        take_group<Shape, kDim, kOnePass || Shape::kShared>(
+            dk, dv, keys, values, step_at, group, first_column, lane, args,
+            static_cast<int>(work.batch), first_key, first_key + key_row, first_query);
     }
     if (Shape::kShared || kOnePass) __syncthreads();
     if constexpr (Shape::kShared) {

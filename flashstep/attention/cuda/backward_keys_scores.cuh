@@ -23,8 +23,8 @@ __device__ inline HiddenPairs hidden_pairs(const Problem& problem, int64_t first
 // P = 0 for hidden pairs: `key` and `query` are those of the lane's first number.
 template <typename Shape, int kColumns>
 __device__ inline void hide_scores(float (&scores)[Shape::kRows][kColumns][4],
-                                   const Problem& problem, HiddenPairs hidden, int64_t key,
-                                   int64_t query) {
+                                   const Problem& problem, HiddenPairs hidden, int batch,
+                                   int64_t key, int64_t query) {
   // From this one on (counted from `query`) the queries see the lane's first key.
   const int first = static_cast<int>(key - problem.diagonal - query);
   if (hidden.ahead) {
@@ -49,6 +49,28 @@ __device__ inline void hide_scores(float (&scores)[Shape::kRows][kColumns][4],
         for (int i = 0; i < 2; ++i)
           if (column * kMmaColumns + i >= end) scores[half / 2][column][half % 2 * 2 + i] = 0;
     }
+  }
+  if (problem.documents == nullptr) return;
+  const int n = static_cast<int>(problem.n), lane_key = static_cast<int>(key);
+  const int lane_query = static_cast<int>(query);
+  const int32_t* const begins = problem.documents + int64_t{batch} * n;
+  const int32_t* const ends = begins + problem.batches * n;
+  const int last_key = lane_key + 8 * (2 * Shape::kRows - 1);
+  if (load_in_order(begins + min(last_key, n - 1)) <= lane_query &&
+      load_in_order(ends + min(lane_key, n - 1)) >= lane_query + Shape::kGroup)
+    return;
+#pragma unroll
+  for (int half = 0; half < 2 * Shape::kRows; ++half) {
+    const int here = min(lane_key + 8 * half, n - 1);
+    const int begin = load_in_order(begins + here);
+    const int count = load_in_order(ends + here) - begin;
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (static_cast<unsigned>(lane_query - begin + column * kMmaColumns + i) >=
+            static_cast<unsigned>(count))
+          scores[half / 2][column][half % 2 * 2 + i] = 0;
   }
 }
 

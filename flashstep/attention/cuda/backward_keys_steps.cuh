@@ -83,8 +83,8 @@ __device__ inline bool find_work(const BackwardArguments& args, KeysWork& work) 
   work.batch = head / problem.kv_heads;
   work.head = head % problem.kv_heads;
   const int64_t first_key = work.tile * Shape::kTile.keys;
-  const Range tiles =
-      query_tiles(problem, first_key, first_key + Shape::kTile.keys, Shape::kTile.queries);
+  const Range tiles = query_tiles(problem, work.batch, first_key, first_key + Shape::kTile.keys,
+                                  Shape::kTile.queries);
   work.first_query_tile = static_cast<int>(tiles.begin);
   work.head_steps = static_cast<int>(tiles.size());
   const int64_t steps = work.head_steps * (problem.heads / problem.kv_heads);

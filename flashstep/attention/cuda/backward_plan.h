@@ -26,6 +26,7 @@ namespace flashstep::attention_cuda {
 using attention_kernel::at_most;
 using attention_kernel::Backward;
 using attention_kernel::ceil_div;
+using attention_kernel::document_of;
 using attention_kernel::Problem;
 using attention_kernel::Range;
 using attention_kernel::seeing_queries;
@@ -79,7 +80,8 @@ BackwardPlan plan_backward(const Problem& problem, const Device& device);
 std::string describe(const BackwardPlan& plan);
 
 // The tiles of keys of which one of these queries sees one, and the tiles of queries of which one
-// sees one of these keys. All others are skipped.
+// sees one of these keys. All others are skipped. Plans are made without documents; kernels, which
+// say a batch, skip what these hide, too.
 constexpr Range key_tiles(const Problem& problem, int64_t first_query, int64_t end_query,
                           int keys) {
   return tiles_of({visible_keys(problem, first_query).begin,
@@ -93,14 +95,34 @@ constexpr Range query_tiles(const Problem& problem, int64_t first_key, int64_t e
                   queries);
 }
 
-// Steps of a tile of keys: its tiles of queries, for every query head of its key head.
-constexpr int64_t key_tile_steps(const Problem& problem, const KeysTile& shape, int64_t tile) {
-  return problem.heads / problem.kv_heads *
-         query_tiles(problem, tile * shape.keys, (tile + 1) * shape.keys, shape.queries).size();
+constexpr Range key_tiles(const Problem& problem, int64_t batch, int64_t first_query,
+                          int64_t end_query, int keys) {
+  return tiles_of({visible_keys(problem, batch, first_query).begin,
+                   visible_keys(problem, batch, at_most(end_query, problem.n) - 1).end},
+                  keys);
+}
+constexpr Range query_tiles(const Problem& problem, int64_t batch, int64_t first_key,
+                            int64_t end_key, int queries) {
+  return tiles_of({seeing_queries(problem, batch, first_key).begin,
+                   seeing_queries(problem, batch, at_most(end_key, problem.m) - 1).end},
+                  queries);
 }
 
-constexpr int64_t query_tile_steps(const Problem& problem, const QueriesTile& shape, int64_t tile) {
-  return key_tiles(problem, tile * shape.queries, (tile + 1) * shape.queries, shape.keys).size();
+// Steps of a tile of keys: its tiles of queries, for every query head of its key head. `batch`: as
+// above.
+template <typename... Batch>
+constexpr int64_t key_tile_steps(const Problem& problem, const KeysTile& shape, int64_t tile,
+                                 Batch... batch) {
+  return problem.heads / problem.kv_heads *
+         query_tiles(problem, batch..., tile * shape.keys, (tile + 1) * shape.keys, shape.queries)
+             .size();
+}
+
+template <typename... Batch>
+constexpr int64_t query_tile_steps(const Problem& problem, const QueriesTile& shape, int64_t tile,
+                                   Batch... batch) {
+  return key_tiles(problem, batch..., tile * shape.queries, (tile + 1) * shape.queries, shape.keys)
+      .size();
 }
 
 // What a kernel gets.

@@ -52,7 +52,8 @@ __device__ inline bool find_work(const BackwardArguments& args, QueriesWork& wor
   work.head = head % problem.heads;
   constexpr QueriesTile kTile = Shape::kTile;
   const int64_t first_query = work.tile * kTile.queries;
-  const Range tiles = key_tiles(problem, first_query, first_query + kTile.queries, kTile.keys);
+  const Range tiles =
+      key_tiles(problem, work.batch, first_query, first_query + kTile.queries, kTile.keys);
   const int64_t begin = tiles.begin + work.chunk * grid.chunk_steps;
   const int64_t end = begin + grid.chunk_steps < tiles.end ? begin + grid.chunk_steps : tiles.end;
   work.begin = static_cast<int>(begin);
@@ -84,9 +85,16 @@ __device__ inline void probabilities(float (&scores)[Shape::kRows][kColumns][4],
 
 // Whether some query of the block must not see some key of a group.
 template <typename Shape>
-__device__ inline bool needs_mask(const Problem& problem, int64_t first_query, int64_t first_key) {
+__device__ inline bool needs_mask(const Problem& problem, int64_t batch, int64_t first_query,
+                                  int64_t first_key) {
   const int64_t last_key = first_key + Shape::kGroup - 1;
   const int64_t last_query = first_query + Shape::kTile.queries - 1;
+  if (problem.documents != nullptr) {
+    const int64_t last_there = at_most(last_query, problem.n - 1);
+    if (first_key < document_of(problem, batch, last_there).begin ||
+        last_key >= document_of(problem, batch, first_query).end)
+      return true;
+  }
   return last_key >= problem.m ||
          (problem.causal && (last_key > first_query + problem.diagonal ||
                              first_key + problem.window <= last_query + problem.diagonal));
@@ -95,13 +103,19 @@ __device__ inline bool needs_mask(const Problem& problem, int64_t first_query, i
 // P = 0 for hidden pairs: `query` and `key` are those of the lane's first number.
 template <typename Shape, int kColumns>
 __device__ inline void hide_scores(float (&scores)[Shape::kRows][kColumns][4],
-                                   const Problem& problem, int64_t query, int64_t key) {
+                                   const Problem& problem, int64_t batch, int64_t query,
+                                   int64_t key) {
 #pragma unroll
   for (int half = 0; half < 2 * Shape::kRows; ++half) {
     // Counted from `key`, these are seen.
     const int behind = static_cast<int>(query + problem.diagonal + 1 - key) + 8 * half;
-    const int begin = behind - static_cast<int>(problem.window);
-    const int end = min(behind, static_cast<int>(problem.m - key));
+    int begin = behind - static_cast<int>(problem.window);
+    int end = min(behind, static_cast<int>(problem.m - key));
+    if (problem.documents != nullptr) {
+      const Range document = document_of(problem, batch, at_most(query + 8 * half, problem.n - 1));
+      begin = max(begin, static_cast<int>(document.begin - key));
+      end = min(end, static_cast<int>(document.end - key));
+    }
 #pragma unroll
     for (int column = 0; column < kColumns; ++column)
 #pragma unroll
@@ -205,8 +219,8 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
       multiply_rows<Math, typename Shape::KeyRows, kDim>(grads, query_grads,
                                                          group_at + Shape::KeyRows::kBytes, lane);
       probabilities<Shape>(scores, stats, args.scale_log2);
-      if (needs_mask<Shape>(problem, first_query, first_key))
-        hide_scores<Shape>(scores, problem, first_query + warp_row + lane.index / 4,
+      if (needs_mask<Shape>(problem, work.batch, first_query, first_key))
+        hide_scores<Shape>(scores, problem, work.batch, first_query + warp_row + lane.index / 4,
                            first_key + lane.index % 4 * 2);
       score_gradients<Shape>(scores, grads, stats);
 #pragma unroll

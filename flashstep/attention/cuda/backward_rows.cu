@@ -106,7 +106,7 @@ __device__ inline void finish_rows(const Finish& finish, int64_t batches, int pa
        index < batches * finish.heads * groups; index += int64_t{gridDim.x} * kThreads / kWarp) {
     const int64_t head = index / groups, row = index % groups * kMmaRows;
     const int64_t last = row + kMmaRows - 1;
-    const int64_t count = slices(last < finish.rows ? last : finish.rows - 1);
+    const int64_t count = slices(head / finish.heads, last < finish.rows ? last : finish.rows - 1);
     const float* const sums =
         finish.sums + (head * finish.padded_rows + row) * padded_dim + 4 * lane;
     char* const result = head_data<kBytes>(finish.result, head / finish.heads, head % finish.heads);
@@ -139,21 +139,23 @@ __global__ void __launch_bounds__(kThreads)
   if (plan.q_slices > 0) {
     const Finish q = {args.q_sums,   plan.q_slice,     problem.heads, problem.n,
                       plan.padded_n, args.pass.grad_q, problem.scale, rotation};
-    finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, [&](int64_t row) {
+    const auto query_slices = [&](int64_t batch, int64_t row) {
       // Nothing was written for a tile of queries that see no key.
       if (plan.one_pass)
-        return int64_t{key_tiles(problem, row / kMmaRows * kMmaRows, row + 1, 1).size() > 0};
-      const int64_t chunks =
-          ceil_div(query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries),
-                   plan.queries.chunk_steps);
+        return int64_t{key_tiles(problem, batch, row / kMmaRows * kMmaRows, row + 1, 1).size() > 0};
+      const int64_t chunks = ceil_div(
+          query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries, batch),
+          plan.queries.chunk_steps);
       return chunks < plan.q_slices ? chunks : plan.q_slices;
-    });
+    };
+    finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, query_slices);
   }
   if (plan.k_slices == 0) return;
-  const auto key_slices = [&](int64_t row) {
+  const auto key_slices = [&](int64_t batch, int64_t row) {
     if (plan.one_pass) return int64_t{1};
-    const int64_t chunks = ceil_div(
-        key_tile_steps(problem, plan.keys_tile, row / plan.keys_tile.keys), plan.keys.chunk_steps);
+    const int64_t chunks =
+        ceil_div(key_tile_steps(problem, plan.keys_tile, row / plan.keys_tile.keys, batch),
+                 plan.keys.chunk_steps);
     return chunks < plan.k_slices ? chunks : plan.k_slices;
   };
   const Finish k = {args.k_sums,   plan.k_slice,     problem.kv_heads, problem.m,

@@ -30,7 +30,7 @@ ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, vo
   const Problem bounded = attention_kernel::with_bounded_mask(problem);
   a.diagonal = static_cast<int>(bounded.diagonal);
   a.window = static_cast<int>(bounded.window);
-  a.has_window = attention_kernel::has_window(bounded);
+  a.has_window = attention_kernel::has_window(bounded) || problem.documents != nullptr;
   const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
   a.tile_rows = tile.rows();
   a.tile_keys = tile.keys;

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), 1)
     // Scores become weights, still float32; whether scale_out() must follow.
     const auto soften = [&](int step) {
       const int key = work.first_key + step * kKeys;
-      mask_scores<kKeys, kWindow>(scores, a, first_row, first_row + 63, key, row);
+      mask_scores<kKeys, kWindow>(scores, a, work.batch, first_row, first_row + 63, key, row);
       const bool grown = move_references(scores, state, factor, a.scale_log2);
       weigh_scores(scores, state, a.scale_log2);
       return grown;

@@ -42,8 +42,8 @@ struct PlannedTile {
   static constexpr ForwardTile kTile = forward_tile(kElement, kDim, kShape);
 };
 
-// kWindow: whether the mask has one. With one kernel for both, float32 without a window was 2 to 3
-// % slower.
+// kWindow: whether there is a window, or documents. With one kernel for both, float32 without a
+// window was 2 to 3 % slower.
 template <Element kElement, int kDim, typename Planned, Accuracy kAccuracy, bool kWindow>
 __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.blocks_per_sm)
     forward_kernel(const __grid_constant__ ForwardArguments a) {
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.block
     float scores[kRowBlocks][kColumnBlocks][4] = {};
     Math::template scores<KeyTile>(
         scores, query, b_lane_address<KeyTile>(k_tiles + stage * KeyTile::kBytes, lane));
-    mask_scores<kTile.keys, kWindow>(scores, a, work.first_row, work.first_row + kTile.rows() - 1,
-                                     key, row);
+    mask_scores<kTile.keys, kWindow>(scores, a, work.batch, work.first_row,
+                                     work.first_row + kTile.rows() - 1, key, row);
     float factor[kRowBlocks][2];
     if (move_references(scores, state, factor, a.scale_log2)) scale_out(out, factor);
     weigh_scores(scores, state, a.scale_log2);

@@ -20,8 +20,8 @@ constexpr int kMostColumns = 256 / kColumns;  // threads of a row
 constexpr int kMostGroups = 8;                // of parts, summed side by side
 
 // Parts of a row that blocks have written: of the keys that its tile sees.
-__device__ Keys parts_of_row(const ForwardArguments& a, int row) {
-  const Keys keys = keys_of_tile<true>(a, row / a.tile_rows);
+__device__ Keys parts_of_row(const ForwardArguments& a, int batch, int row) {
+  const Keys keys = keys_of_tile<true>(a, batch, row / a.tile_rows);
   if (keys.begin >= keys.end) return {0, 0};
   return {keys.begin / a.keys_per_split, (keys.end + a.keys_per_split - 1) / a.keys_per_split};
 }
@@ -56,7 +56,9 @@ __global__ void merge_kernel(const __grid_constant__ ForwardArguments a) {
   const int64_t head_row = int64_t{blockIdx.x} * blockDim.z + threadIdx.z;
   const int column = threadIdx.x * kColumns;
   const int row = static_cast<int>(head_row % a.n);
-  const Keys parts = head_row < rows ? parts_of_row(a, row) : Keys{0, 0};
+  const int64_t head = head_row / a.n;
+  const int batch = static_cast<int>(head / problem.heads);
+  const Keys parts = head_row < rows ? parts_of_row(a, batch, row) : Keys{0, 0};
   wait_for_previous_kernel();
 
   PartSum total{kMinusInfinity, 0.0f, {}};
@@ -77,14 +79,13 @@ __global__ void merge_kernel(const __grid_constant__ ForwardArguments a) {
     }
   }
   if (head_row >= rows || threadIdx.y > 0) return;
-  const bool fully_masked = sees_nothing<true>(a, row);
+  const bool fully_masked = sees_nothing<true>(a, batch, row);
   const float inverse = fully_masked ? 0.0f : 1.0f / total.sum;
-  const int64_t head = head_row / a.n;
   const auto& strides = a.pass.out.strides;
-  char* const to = static_cast<char*>(a.pass.out.data) +
-                   (head / problem.heads * strides.batch + head % problem.heads * strides.head +
-                    row * strides.row + column) *
-                       element_bytes(kElement);
+  char* const to =
+      static_cast<char*>(a.pass.out.data) +
+      (batch * strides.batch + head % problem.heads * strides.head + row * strides.row + column) *
+          element_bytes(kElement);
   ElementTraits<kElement>::store_pair(to, total.out.x * inverse, total.out.y * inverse);
   ElementTraits<kElement>::store_pair(to + 2 * element_bytes(kElement), total.out.z * inverse,
                                       total.out.w * inverse);

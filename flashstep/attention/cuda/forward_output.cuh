@@ -31,7 +31,7 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
     for (int h = 0; h < 2; ++h) {
       const int query = row + 16 * b + 8 * h;
       const float sum = quad_sum(state.sum[b][h]);
-      const bool fully_masked = sees_nothing<kWindow>(a, query);
+      const bool fully_masked = sees_nothing<kWindow>(a, work.batch, query);
       const float inverse = fully_masked ? 0.0f : 1.0f / sum;
       char* const line =
           query < a.n ? head + query * to.strides.row * element_bytes(kElement) : nullptr;

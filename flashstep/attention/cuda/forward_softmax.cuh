@@ -36,22 +36,22 @@ struct RowState {
   }
 };
 
-// Hides scores for which hidden(query, key) holds: score [b][j][2 h + i] is that of query row + 16
-// b
-// + 8 h and key key + 8 j + i; row and key are this lane's first ones.
-template <int kRowBlocks, int kColumnBlocks, typename Hidden>
-__device__ inline void mask_scores_if(float (&scores)[kRowBlocks][kColumnBlocks][4], int row,
-                                      int key, Hidden hidden) {
+// Hides the keys from a row's bound on, or with kBefore those before it: score [b][j][2 h + i] is
+// that of query row + 16 b + 8 h and key key + 8 j + i; row and key are this lane's first ones.
+template <bool kBefore, int kRowBlocks, int kColumnBlocks, typename BoundOf>
+__device__ inline void hide_scores(float (&scores)[kRowBlocks][kColumnBlocks][4], int row, int key,
+                                   BoundOf bound_of) {
 #pragma unroll
   for (int b = 0; b < kRowBlocks; ++b) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      const int bound = bound_of(row + 16 * b + 8 * h);
 #pragma unroll
       for (int j = 0; j < kColumnBlocks; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (hidden(row + 16 * b + 8 * h, key + 8 * j + i))
-            scores[b][j][2 * h + i] = kMinusInfinity;
+          const int of_key = key + 8 * j + i;
+          if (kBefore ? of_key < bound : of_key >= bound) scores[b][j][2 * h + i] = kMinusInfinity;
         }
       }
     }
@@ -62,17 +62,15 @@ __device__ inline void mask_scores_if(float (&scores)[kRowBlocks][kColumnBlocks]
 // first..last.
 template <int kKeys, bool kWindow, int kRowBlocks, int kColumnBlocks>
 __device__ inline void mask_scores(float (&scores)[kRowBlocks][kColumnBlocks][4],
-                                   const ForwardArguments& a, int first, int last, int step_key,
-                                   int row) {
+                                   const ForwardArguments& a, int batch, int first, int last,
+                                   int step_key, int row) {
   const int key = step_key + static_cast<int>(threadIdx.x) % 4 * 2;
-  if (step_key + kKeys > min(a.m, first + a.diagonal + 1))
-    mask_scores_if(scores, row, key, [&](int query, int of_key) {
-      return of_key >= min(a.m, query + a.diagonal + 1);
-    });
-  if (kWindow && step_key < min(last, a.n - 1) + a.diagonal + 1 - a.window)
-    mask_scores_if(scores, row, key, [&](int query, int of_key) {
-      return of_key < query + a.diagonal + 1 - a.window;
-    });
+  if (step_key + kKeys > end_key<kWindow>(a, batch, first))
+    hide_scores</*kBefore=*/false>(scores, row, key,
+                                   [&](int query) { return end_key<kWindow>(a, batch, query); });
+  if (kWindow && step_key < first_key<kWindow>(a, batch, min(last, a.n - 1)))
+    hide_scores</*kBefore=*/true>(scores, row, key,
+                                  [&](int query) { return first_key<kWindow>(a, batch, query); });
 }
 
 // The four lanes of a row.

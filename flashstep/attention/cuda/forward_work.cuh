@@ -19,7 +19,7 @@ struct ForwardArguments {
   uint32_t query_xor;  // ... and their signs turned with this where scale is negative
   int n, m;
   int diagonal, window;      // query i sees the last `window` of the keys 0..i + diagonal
-  bool has_window;           // that hides a key
+  bool has_window;           // that hides a key, or documents do
   int tile_rows, tile_keys;  // the latter a power of two
   int row_tiles;
   int splits;  // parts of the keys, each taken by a block of its own
@@ -36,25 +36,36 @@ struct Keys {
   int begin, end;
 };
 
-// The keys that one of the queries first..last sees: the rule of problem.h in 32 bits. kWindow:
-// whether the mask has one.
+// The first key that a query sees, and the one behind the last: the rule of problem.h in 32 bits.
+// kWindow: whether there is a window, or documents.
 template <bool kWindow>
-__device__ inline Keys visible_keys(const ForwardArguments& a, int first, int last) {
-  const int begin = kWindow ? max(first + a.diagonal + 1 - a.window, 0) : 0;
-  return {begin, max(begin, min(last + a.diagonal + 1, a.m))};
+__device__ inline int first_key(const ForwardArguments& a, int batch, int query) {
+  if (!kWindow) return 0;
+  const int begin = max(query + a.diagonal + 1 - a.window, 0);
+  const int* const documents = a.pass.problem.documents;
+  if (documents == nullptr) return begin;
+  return max(begin, documents[int64_t{batch} * a.n + min(query, a.n - 1)]);
 }
 template <bool kWindow>
-__device__ inline bool sees_nothing(const ForwardArguments& a, int query) {
-  const Keys keys = visible_keys<kWindow>(a, query, query);
-  return keys.begin == keys.end;
+__device__ inline int end_key(const ForwardArguments& a, int batch, int query) {
+  const int end = min(query + a.diagonal + 1, a.m);
+  const int* const documents = kWindow ? a.pass.problem.documents : nullptr;
+  if (documents == nullptr || a.pass.problem.causal) return end;  // its own position is within
+  const int64_t row = a.pass.problem.batches + batch;
+  return min(end, documents[row * a.n + min(query, a.n - 1)]);
+}
+template <bool kWindow>
+__device__ inline bool sees_nothing(const ForwardArguments& a, int batch, int query) {
+  return first_key<kWindow>(a, batch, query) >= end_key<kWindow>(a, batch, query);
 }
 
 // Those that a row tile sees, from the first of a step on.
 template <bool kWindow>
-__device__ inline Keys keys_of_tile(const ForwardArguments& a, int tile) {
+__device__ inline Keys keys_of_tile(const ForwardArguments& a, int batch, int tile) {
   const int first = tile * a.tile_rows, last = min(first + a.tile_rows, a.n) - 1;
-  const Keys keys = visible_keys<kWindow>(a, first, last);
-  return {keys.begin < keys.end ? keys.begin & -a.tile_keys : keys.end, keys.end};
+  const int begin = first_key<kWindow>(a, batch, first);
+  const int end = max(begin, end_key<kWindow>(a, batch, last));
+  return {begin < end ? begin & -a.tile_keys : end, end};
 }
 
 struct ForwardWork {
@@ -74,7 +85,7 @@ __device__ inline ForwardWork make_work(const ForwardArguments& a, int batch_hea
   work.head = batch_head % heads;
   work.split = split;
   work.first_row = tile * a.tile_rows;
-  const Keys keys = keys_of_tile<kWindow>(a, tile);
+  const Keys keys = keys_of_tile<kWindow>(a, work.batch, tile);
   const int part = split * a.keys_per_split;
   work.first_key = kWindow ? max(keys.begin, part) : part;
   work.end_key = max(work.first_key, min(keys.end, part + a.keys_per_split));

@@ -12,6 +12,14 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// A number that other kernels have written. The compiler keeps the order of these loads, and hoists
+// none out of a branch: kernels whose registers are full spill less than with plain ones.
+__device__ inline int load_in_order(const int32_t* from) {
+  int x;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+
 // c (16, 8) += a (16, 16) b (16, 8), bfloat16 products summed in float32.
 __device__ inline void mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
