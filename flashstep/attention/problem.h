@@ -103,15 +103,16 @@ constexpr Range seeing_queries(const Mask& mask, int64_t key) {
 
 // The same within documents, where there are some. Both ends still grow with the position.
 constexpr Range document_of(const Problem& problem, int64_t batch, int64_t position) {
-  if (problem.documents == nullptr) return {0, std::max(problem.n, problem.m)};
   const int32_t* const first = problem.documents + batch * problem.n + position;
   return {first[0], first[problem.batches * problem.n]};
 }
 constexpr Range visible_keys(const Problem& problem, int64_t batch, int64_t query) {
-  return both(visible_keys(problem, query), document_of(problem, batch, query));
+  const Range seen = visible_keys(problem, query);
+  return problem.documents == nullptr ? seen : both(seen, document_of(problem, batch, query));
 }
 constexpr Range seeing_queries(const Problem& problem, int64_t batch, int64_t key) {
-  return both(seeing_queries(problem, key), document_of(problem, batch, key));
+  const Range seen = seeing_queries(problem, key);
+  return problem.documents == nullptr ? seen : both(seen, document_of(problem, batch, key));
 }
 
 // Whether the last query does not see the first key.

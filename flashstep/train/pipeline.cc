@@ -251,7 +251,8 @@ Job make_job(Training& training) {
                         training.parallel->world_size();
   job.flops_per_step = static_cast<double>(train.accumulation_steps) *
                        step_flops(config.model, train.batch_size, config.model.context_length);
-  if (training.parallel->is_main_rank()) {
+  // How many pairs documents leave to attention is in the data: then no share of it is shown.
+  if (training.parallel->is_main_rank() && config.model.document_end < 0) {
     job.limit_flops_per_s = measure::matmul_limit_flops(
         training.device.is_cuda() ? "cuda" : "cpu",
         train.fp32_products == "split" ? "fp32-split" : train.precision);

@@ -9,15 +9,16 @@ namespace flashstep::attention_cuda {
 
 // Whether some query of a step must not see some key of the block.
 struct HiddenPairs {
-  bool ahead, behind;  // of the query; of its window
+  bool ahead, behind;  // of the query; of its window, or perhaps of its document
 };
 template <typename Shape>
 __device__ inline HiddenPairs hidden_pairs(const Problem& problem, int64_t first_key,
                                            int64_t first_query) {
   const int64_t end_key = first_key + Shape::kTile.keys;
   const int64_t end_query = first_query + Shape::kTile.queries;
-  return {end_key > problem.m || first_query + problem.diagonal < end_key - 1,
-          first_key + problem.window < end_query + problem.diagonal};
+  return {
+      end_key > problem.m || first_query + problem.diagonal < end_key - 1,
+      first_key + problem.window < end_query + problem.diagonal || problem.documents != nullptr};
 }
 
 // P = 0 for hidden pairs: `key` and `query` are those of the lane's first number.
@@ -39,16 +40,15 @@ __device__ inline void hide_scores(float (&scores)[Shape::kRows][kColumns][4],
           if (column * kMmaColumns + i < begin) scores[half / 2][column][half % 2 * 2 + i] = 0;
     }
   }
-  if (hidden.behind) {
+  if (!hidden.behind) return;
 #pragma unroll
-    for (int half = 0; half < 2 * Shape::kRows; ++half) {
-      const int end = first + 8 * half + static_cast<int>(problem.window);
+  for (int half = 0; half < 2 * Shape::kRows; ++half) {
+    const int end = first + 8 * half + static_cast<int>(problem.window);
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column)
+    for (int column = 0; column < kColumns; ++column)
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (column * kMmaColumns + i >= end) scores[half / 2][column][half % 2 * 2 + i] = 0;
-    }
+      for (int i = 0; i < 2; ++i)
+        if (column * kMmaColumns + i >= end) scores[half / 2][column][half % 2 * 2 + i] = 0;
   }
   if (problem.documents == nullptr) return;
   const int n = static_cast<int>(problem.n), lane_key = static_cast<int>(key);
