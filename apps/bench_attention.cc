@@ -55,10 +55,9 @@ void add_bench_attention(CLI::App& bench) {
             "Only these: forward, backward, both");
   add_shown_number(*command, "--window", options.filter.window, {0, 1 << 24},
                    "Causal cases alone, in which a query sees so many keys (0: all up to its own)");
-  add_shown_number(
-      *command, "--documents", options.filter.documents, {0, 1 << 24},
-      "Causal cases alone, whose rows hold documents of so many tokens in the mean that "
-      "do not see each other (0: one a row)");
+  add_shown_number(*command, "--documents", options.filter.documents, {0, 1 << 24},
+                   "Causal cases alone, whose rows are packed with documents of this mean length "
+                   "(0: one a row)");
   add_implementations(*command, options.implementations, {});
   command->add_option("--pairs", arguments->pairs,
                       "Of sweep: queries:keys, such as 128:64 256:128");

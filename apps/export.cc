@@ -78,6 +78,10 @@ void export_llama(const std::string& run, const std::string& directory, const st
   StoredRun stored = open_run(run);
   const ModelConfig& model = stored.config.model;
   const std::string& end = stored.config.text.document_end;
+  if (model.document_end >= 0)
+    std::fprintf(stderr,
+                 "[export] NOTE: the model was trained on separate documents (model.document_end), "
+                 "of which transformers does not know: give it one at a time\n");
   StoredTensors weights = llama_tensors(std::move(stored.model.tensors), model);
   const auto type = dtype.empty() ? weights.front().form.scalar_type() : dtype_by_name(dtype);
   const std::string name = type == at::kFloat      ? "float32"

@@ -40,16 +40,18 @@ struct AttentionOptions {
   // With causal: of the keys above a query sees the last `window` only, the one on the diagonal
   // among them (a sliding window). At least 1; all unless given.
   std::optional<int64_t> window = {};
-  // Where rows hold several documents: what document_spans() gives, (2, B..., N) int32 on q's
-  // device, with q (B..., H, N, D) and N = M. A query sees no key of another document.
+  // Where rows hold several documents (packed sequences): what document_spans() gives, (2, B..., N)
+  // int32 on q's device, with q (B..., H, N, D) and N = M. A query sees no key of another document.
+  // Other numbers give undefined results, and a backward pass on a GPU may wait for ever.
   at::Tensor documents = {};
 };
 
 // The documents of rows (B..., N) of integers: tokens, of which each `end` is the last of its
 // document; unless given any numbers, of which equal ones side by side are a document. For every
-// position the first of its document and the one behind its last, (2, B..., N) int32. Padding is a
-// document of its own. A few small operations on the tensor's device, without a synchronisation:
-// once for all layers. UserError for floating-point numbers.
+// position the first of its document and the one behind its last, (2, B..., N) int32. Padding with
+// a number of its own is a document of its own, and tokens behind an `end` are. A few small
+// operations on the tensor's device, without a synchronisation: once for all layers. UserError for
+// floating-point numbers.
 at::Tensor document_spans(const at::Tensor& ids, std::optional<int64_t> end = {});
 
 // softmax(scale * q k^T) v with the mask above. Differentiable.

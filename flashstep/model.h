@@ -175,8 +175,8 @@ class TransformerImpl : public torch::nn::Module {
   // context_length.
   at::Tensor forward(const at::Tensor& tokens);
   // The same for tokens that follow those in `cache`, which it extends; without gradients. All are
-  // of one document.
-  // UserError for a cache of another B or model. Whatever it throws, the cache is as it was.
+  // taken for one document: behind a document_end, clear() the cache as generate() does. UserError
+  // for a cache of another B or model. Whatever it throws, the cache is as it was.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
   // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
   // the hidden states, for which a GPU never holds all logits in float32 and bfloat16, nor a CPU in

@@ -67,8 +67,10 @@ class TrainDataTest(TrainCommandTest):
         self.assertEqual(weights("apart", 12), weights("apart_at_once", 12))
         self.refused(["expected text.separate_documents = true"], "train", "config.json", "--run", "apart", "--resume", "--set",
                      "train.steps=14")
-        self.refused(["text.document_end to be one token", "got 3 for \"abc\""], *train, "r", "--set",
-                     "text.document_end=abc", "--set", "text.directory=abc")
+        self.refused(["one of the tokenizer's special tokens, <|endoftext|>,", 'got "."'], *train, "r", "--set",
+                     "text.document_end=.", "--set", "text.directory=points")
+        self.refused([f"expected model.document_end {end}, which is the token of"], *train, "r", "--set",
+                     f"model.document_end={end + 1 if end == 0 else 0}")
 
     def test_a_file_of_a_directory_ends_a_document(self):
         stories, end = Path("stories.txt").read_text(), "<|endoftext|>"

@@ -202,6 +202,13 @@ TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
         .findSchemaOrThrow("flashstep::attention_forward", "")
         .callBoxed(stack);
   });
+  says("expected diagonal 0 with documents, got 3", [&] {
+    const auto spans = document_spans(torch::zeros({2, 5}, at::kLong));
+    std::vector<c10::IValue> stack = {q, q, q, 1.0, true, 3, false, "cpu", c10::IValue(), spans};
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow("flashstep::attention_forward", "")
+        .callBoxed(stack);
+  });
   says("expected contiguous documents, got [2, 2, 5] of strides", [&] {
     const auto apart = document_spans(torch::zeros({5, 2}, at::kLong).t()).transpose(0, 1);
     std::vector<c10::IValue> stack = {q, q, q, 1.0, false, 0, false, "cpu", c10::IValue(), apart};

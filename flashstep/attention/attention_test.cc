@@ -215,6 +215,21 @@ TEST(Attention, DocumentsAreApart) {
   }
 }
 
+// One that is most of the work by all threads, and others side by side.
+TEST(Attention, LongAndShortDocuments) {
+  torch::manual_seed(8);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  AttentionOptions options;
+  options.causal = true;
+  options.documents = document_spans(
+      (at::arange(300) - 200).clamp_min(0).div(9, "floor").unsqueeze(0).to(at::kLong));
+  attention_testing::expect_right(
+      attention_testing::random_inputs({{1, 2}, 0, 300, 300, 16}, at::kFloat, at::kCPU), options,
+      "cpu", "long and short", /*with_grad_logsumexp=*/true);
+  at::set_num_threads(threads);
+}
+
 TEST(Attention, DocumentsOfManyLeadingDimensions) {
   torch::manual_seed(7);
   const auto inputs =

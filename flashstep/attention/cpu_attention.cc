@@ -68,16 +68,23 @@ std::vector<Document> documents_of(const Tensor& spans) {
   return documents;
 }
 
-// run(pass, threads) for each: many side by side, few one after the other by all threads.
+// run(pass, threads) for each: the long ones one after the other by all threads, then the others
+// side by side.
 template <typename Pass, typename Run>
 void run_all(const std::vector<Pass>& passes, const Run& run) {
   const attention_cpu::Parallel threads = torch_threads();
-  const auto count = static_cast<int64_t>(passes.size());
-  if (count < 4 * threads.workers) {
-    for (const Pass& pass : passes) run(pass, threads);
-  } else {
-    threads.run(count, [&](int64_t at, int /*worker*/) { run(passes[at], torch_threads()); });
+  const auto work = [](const Pass& pass) { return pass.problem.n * pass.problem.n; };
+  int64_t all = 0;
+  for (const Pass& pass : passes) all += work(pass);
+  std::vector<const Pass*> others;
+  for (const Pass& pass : passes) {
+    if (work(pass) > all / (4 * threads.workers))
+      run(pass, threads);
+    else
+      others.push_back(&pass);
   }
+  threads.run(static_cast<int64_t>(others.size()),
+              [&](int64_t at, int /*worker*/) { run(*others[at], torch_threads()); });
 }
 
 AttentionSettings of_one_document(AttentionSettings settings) {

@@ -79,7 +79,7 @@ Tensor empty_output(const Tensor& x) {
 
 // The operators are open to callers that come past attention(): what they give is checked here.
 const AttentionKernel& checked_kernel(std::string_view name, const Tensor& q, const Tensor& k,
-                                      const Tensor& v, double scale, bool causal,
+                                      const Tensor& v, double scale, bool causal, int64_t diagonal,
                                       std::optional<int64_t> window,
                                       const std::optional<Tensor>& documents) {
   const AttentionKernel& kernel = kernel_named(name);
@@ -90,6 +90,8 @@ const AttentionKernel& checked_kernel(std::string_view name, const Tensor& q, co
   check_window(causal, window);
   if (documents) {
     check_documents(*documents, q, k);
+    require(!causal || diagonal == 0, "[attention] expected diagonal 0 with documents, got ",
+            diagonal);
     require(documents->is_contiguous(), "[attention] expected contiguous documents, got ",
             documents->sizes(), " of strides ", documents->strides());
   }
@@ -112,7 +114,7 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
                                           const std::optional<Tensor>& documents) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = called_back([&]() -> auto& {
-    return checked_kernel(kernel, q, k, v, scale, causal, window, documents);
+    return checked_kernel(kernel, q, k, v, scale, causal, diagonal, window, documents);
   });
   Tensor out = empty_output(q), logsumexp = empty_logsumexp(q);
   checked.forward({readable(q), readable(k), readable(v), with_dimensions(out, 4),
@@ -157,7 +159,7 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     const auto rows = q.sizes().slice(0, q.dim() - 1);
     const auto wide = wide_dtype(q.scalar_type());
     const AttentionKernel& named =
-        checked_kernel(kernel, q, k, v, scale, causal, window, documents);
+        checked_kernel(kernel, q, k, v, scale, causal, diagonal, window, documents);
     check_like("out", out, q.sizes(), q.scalar_type(), q.device());
     check_like("grad_out", grad_out, q.sizes(), q.scalar_type(), q.device());
     check_like("logsumexp", logsumexp, rows, wide, q.device());

@@ -51,18 +51,18 @@ std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::De
   return inputs;
 }
 
+std::string mask_of(const AttentionCase& c) {
+  std::vector<std::string> parts;
+  if (c.window > 0) parts.push_back(str("window ", c.window));
+  if (c.documents > 0) parts.push_back(str("documents ", c.documents));
+  return !parts.empty() ? join(parts, " ") : c.causal ? "causal" : "full";
+}
+
 Fields key_of(const AttentionCase& c) {
   using measure::Cell;
-  return {{"dtype", c.dtype},
-          {"B", c.batch},
-          {"H", c.heads > 0 ? Cell(c.heads) : Cell()},
-          {"N", c.n},
-          {"M", c.m},
-          {"D", c.head_dim},
-          {"mask", c.documents > 0 ? str("documents ", c.documents)
-                   : c.window > 0  ? str("window ", c.window)
-                   : c.causal      ? "causal"
-                                   : "full"}};
+  return {{"dtype", c.dtype},  {"B", c.batch}, {"H", c.heads > 0 ? Cell(c.heads) : Cell()},
+          {"N", c.n},          {"M", c.m},     {"D", c.head_dim},
+          {"mask", mask_of(c)}};
 }
 
 // ---- Tables

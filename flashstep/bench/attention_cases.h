@@ -24,7 +24,7 @@ struct AttentionCase {
   int64_t n = 0, m = 0, head_dim = 0;
   bool causal = false;
   int64_t window = 0;     // with causal: keys that a query sees; 0: all up to its own
-  int64_t documents = 0;  // with causal: how long those of a row are in the mean; 0: one a row
+  int64_t documents = 0;  // with causal: their mean length; 0: one a row
 
   std::optional<int64_t> attention_window() const {
     return window > 0 ? std::make_optional(window) : std::nullopt;

@@ -30,7 +30,9 @@ AttentionOptions options_of(bool causal, bool align_last, std::optional<int64_t>
   return options;
 }
 
-bool is_symbolic(const Tensor& x) { return x.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
+bool is_symbolic(const Tensor& x) {
+  return x.defined() && x.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
 
 // Of shapes that a compiler keeps open: the device's own kernel, whose choice hangs on dtype and D
 // alone; tensor operations on tiles where it takes none of them.
@@ -58,8 +60,9 @@ std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q_any, const Tensor&
   using Forward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double,
                                              bool, int64_t, bool, std::string_view,
                                              std::optional<int64_t>, const std::optional<Tensor>&);
-  const auto documents =
-      options.documents.defined() ? std::make_optional(options.documents) : std::nullopt;
+  const auto documents = options.documents.defined()
+                             ? std::make_optional(options.documents.contiguous())
+                             : std::nullopt;
   static const auto op = operator_named<Forward>("flashstep::attention_forward");
   return op.call(q, k, v, options.scale.value_or(1.0 / std::sqrt(static_cast<double>(d))),
                  options.causal, diagonal,
@@ -73,7 +76,7 @@ Tensor attention_operator(const Tensor& q, const Tensor& k, const Tensor& v, boo
                           std::string_view implementation, std::optional<bool> deterministic) {
   const AttentionOptions options =
       options_of(causal, align_last, window, documents, scale, implementation, deterministic);
-  if (is_symbolic(q) || is_symbolic(k)) {
+  if (is_symbolic(q) || is_symbolic(k) || is_symbolic(options.documents)) {
     return std::get<0>(symbolic_attention(q, k, v, options));
   }
   return attention(q, k, v, options);
@@ -86,7 +89,7 @@ std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(
     std::optional<bool> deterministic) {
   const AttentionOptions options =
       options_of(causal, align_last, window, documents, scale, implementation, deterministic);
-  if (is_symbolic(q) || is_symbolic(k)) {
+  if (is_symbolic(q) || is_symbolic(k) || is_symbolic(options.documents)) {
     return symbolic_attention(q, k, v, options);
   }
   return attention_with_logsumexp(q, k, v, options);

@@ -21,7 +21,7 @@ struct ModelConfig {
   int64_t num_heads = 0;        // H, of queries
   int64_t num_kv_heads = 0;     // H_kv, of keys and values, a divisor of H; 0: H
   int64_t window = 0;           // keys that a query sees, the last ones up to its own; 0: all
-  int64_t document_end = -1;    // the token that ends a document, which no other sees; -1: none
+  int64_t document_end = -1;    // the token that ends a document: none sees beyond; -1: none does
   bool tie_embeddings = false;  // the head's weight is the token embedding's
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;

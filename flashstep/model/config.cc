@@ -45,8 +45,8 @@ void ModelConfig::visit(FieldVisitor& v) {
   v.field("window", window, {0, int64_t{1} << 24},
           "keys that a query sees: the last ones up to its own (0: all)");
   v.field("document_end", document_end, {-1, int64_t{1} << 31},
-          "the token that ends a document: attention sees nothing of the documents before (-1: it "
-          "sees them; text.separate_documents takes the tokenizer's)");
+          "token that ends a document; attention does not cross it (-1: it does; "
+          "text.separate_documents sets it)");
   v.field("tie_embeddings", tie_embeddings, "one weight for the token embedding and the head");
   v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
   v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");

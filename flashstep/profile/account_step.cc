@@ -111,7 +111,8 @@ void add_flops(const AccountCase& c, measure::Table& table) {
          number(forward / 1e12),
          " TFLOP: two for each multiplication and addition of the matrix products; attention "
          "takes the ",
-         pairs, " pairs that the mask leaves");
+         pairs, " pairs that the mask leaves",
+         c.model.document_end >= 0 ? ", as if a row were one document" : "");
   if (c.backward) {
     derive(table,
            "FLOPs backward = 2 x forward (a product for the input's gradient, one for the "

@@ -81,10 +81,9 @@ void TextConfig::visit(FieldVisitor& v) {
           "line where none ends near");
   v.field("document_end", document_end, {},
           "what ends a document; it is added behind each file that does not end with it");
-  v.field(
-      "separate_documents", separate_documents,
-      "attention does not look from a document into those before it in a row: model.document_end "
-      "is document_end's token");
+  v.field("separate_documents", separate_documents,
+          "attention does not cross the ends of documents: sets model.document_end to the token of "
+          "document_end");
   v.field("directory", directory, {}, "where text, tokenizer and tokens are put");
   v.field("stories_megabytes", stories_megabytes, {1, 1'000'000},
           "size of the built-in corpus, MB");

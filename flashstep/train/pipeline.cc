@@ -251,7 +251,7 @@ Job make_job(Training& training) {
                         training.parallel->world_size();
   job.flops_per_step = static_cast<double>(train.accumulation_steps) *
                        step_flops(config.model, train.batch_size, config.model.context_length);
-  // How many pairs documents leave to attention is in the data: then no share of it is shown.
+  // With documents the FLOPs of attention depend on the data: no share of the limit is shown.
   if (training.parallel->is_main_rank() && config.model.document_end < 0) {
     job.limit_flops_per_s = measure::matmul_limit_flops(
         training.device.is_cuda() ? "cuda" : "cpu",

@@ -87,11 +87,6 @@ void check_origin(const std::string& state_json, const Config& config, const Tok
   note("model.norm_epsilon", saved.model.norm_epsilon, config.model.norm_epsilon);
 }
 
-// Whether model.document_end is the token of text.document_end.
-bool takes_document_end(const Config& config) {
-  return config.text.separate_documents && config.model.document_end < 0;
-}
-
 bool is_same_place(const std::string& a, const std::string& b) {
   std::error_code error;
   return a == b || std::filesystem::equivalent(a, b, error);
@@ -135,7 +130,8 @@ bool check_saved_config(Config& config, const RunDirectory& run, int world_size)
   }
   Config now = config;
   if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
-  if (takes_document_end(now)) now.model.document_end = saved.model.document_end;
+  if (now.text.separate_documents && now.model.document_end < 0)
+    now.model.document_end = saved.model.document_end;
   now.model = resolved(now.model);
   now.parallel.world_size = world_size;
   check_resumable(saved, now, run.config().string());
@@ -175,14 +171,18 @@ PreparedData make_data(Config& config, const TrainOptions& options, const Enviro
   PreparedData data = prepare_together(config, options, environment, group, read_tokens);
   if (group != nullptr) check_same_data(data, *group);
   if (config.model.vocab_size == 0) config.model.vocab_size = data.tokenizer.vocab_size();
-  if (takes_document_end(config)) {
-    const std::string& text = config.text.document_end;
-    const auto ids = data.tokenizer.encode(text);
-    require(ids.size() == 1,
-            "[train] expected text.document_end to be one token, as a special token of the "
-            "tokenizer is, with text.separate_documents, got ",
-            ids.size(), " for ", json_spelling(text));
-    config.model.document_end = ids.front();
+  if (config.text.separate_documents) {
+    const std::string& end = config.text.document_end;
+    const auto& special = data.tokenizer.special_tokens();
+    require(std::ranges::count(special, end) > 0,
+            "[train] expected text.document_end to be one of the tokenizer's special tokens, ",
+            join(special), ", with text.separate_documents, got ", json_spelling(end));
+    const int64_t id = data.tokenizer.encode(end).front();
+    int64_t& given = config.model.document_end;
+    require(given < 0 || given == id, "[train] expected model.document_end ", id,
+            ", which is the token of text.document_end, or -1, with text.separate_documents, got ",
+            given);
+    given = id;
   }
   config.model = resolved(config.model);
   if (config.tokens.check_ids) {

@@ -47,9 +47,9 @@ def attention(
     q (..., H, N, D); k, v (..., H_kv, M, D), H a multiple of H_kv; or (B, N, D) and (N, D) without heads. Of
     float32, bfloat16, float16 or float64, one dtype and device. `causal`: query i sees keys 0..i; with `align_last`
     the last query sees the last key; with `window` a query sees the last so many of these keys only, its own among
-    them. `documents`: what document_spans() gives for rows of several documents, which do not see each other; N =
-    M, and q (B..., H, N, D). `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal bits, also in gradients; unless
-    given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype; with `return_lse` also the
+    them. `documents`: what document_spans() gives, and nothing else, for rows packed with documents that do not see
+    each other; N = M, and q (B..., H, N, D). `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give
+    equal bits, also in gradients; unless given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype; with `return_lse` also the
     logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or devices that do not go together.
     """
     call = _attention_with_logsumexp if return_lse else _attention

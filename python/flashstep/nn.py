@@ -132,8 +132,8 @@ class TransformerBlock(nn.Module):
 
 class TransformerLM(nn.Module):
     """The program's model: tokens (B, N) int64 -> logits (B, N, vocab_size). tie_embeddings: lm_head.weight is
-    token_embeddings.weight. document_end: the token that ends a document, which later ones do not see (None: one document
-    a row)."""
+    token_embeddings.weight. document_end: the token that ends a document, beyond which no token sees (None: one
+    document a row)."""
 
     def __init__(
         self,

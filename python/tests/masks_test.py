@@ -39,8 +39,13 @@ class MasksTest(unittest.TestCase):
             seen = same.tril() if causal else same
             ours, theirs = attend(ids), torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
             torch.testing.assert_close(ours, theirs)
+            part = lambda ids: flashstep.attention(q, k, v, causal=causal, documents=flashstep.document_spans(ids)[..., :20])
+            wide = torch.cat([ids, ids[:, -1:]], -1)
             for dynamic in (False, True):
-                torch.testing.assert_close(torch.compile(attend, dynamic=dynamic, backend="aot_eager")(ids), ours)
+                compiled = [torch.compile(call, dynamic=dynamic, backend="aot_eager") for call in (attend, part)]
+                torch.testing.assert_close(compiled[0](ids), ours)
+                if causal:
+                    torch.testing.assert_close(compiled[1](wide), ours)
             for a, b in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (ours, theirs))):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         with self.assertRaisesRegex(ValueError, r"expected documents \[2, 2, 20\] of Int"):
@@ -54,7 +59,12 @@ class MasksTest(unittest.TestCase):
         torch.testing.assert_close(logits[:1, 6:], model(tokens[:1, 6:]))
         torch.testing.assert_close(logits[1:, 10:], model(tokens[1:, 10:]))
         torch.testing.assert_close(logits[1:, :10], model(tokens[1:, :10]))
-        model.loss(tokens, tokens).backward()
+        model.loss(tokens[:1], tokens[:1]).backward()
+        together = model.lm_head.weight.grad
+        model.lm_head.weight.grad = None
+        for part in (tokens[:1, :6], tokens[:1, 6:]):  # a mean of 16 losses
+            (model.loss(part, part) * part.numel() / 16).backward()
+        torch.testing.assert_close(model.lm_head.weight.grad, together)
 
 
 if __name__ == "__main__":
