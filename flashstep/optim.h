@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -76,12 +77,33 @@ class SkippableOptimizer {
   }
 };
 
+// Of a group of matrices that AdamW updates by Muon: by its momentum, orthogonalized (ops/muon.h
+// has the formula and its sources). An update is as large as one of AdamW's, so its learning rate
+// and weight decay suit it; betas and eps mean nothing. For the weights inside of a network, not
+// for embeddings or what makes logits:
+//
+//   flashstep::AdamW optimizer({{matrices, std::make_unique<flashstep::MuonOptions>(1e-3)},
+//                               {the_others}}, torch::optim::AdamWOptions(1e-3));
+struct MuonOptions : public torch::optim::AdamWOptions {
+  explicit MuonOptions(double lr = 1e-3) : AdamWOptions(lr) {}
+  explicit MuonOptions(const AdamWOptions& options) : AdamWOptions(options) {}
+  TORCH_ARG(double, momentum) = 0.95;
+  TORCH_ARG(bool, nesterov) = true;
+  TORCH_ARG(int64_t, iterations) = 5;  // that orthogonalize
+
+ public:
+  std::unique_ptr<OptimizerOptions> clone() const override;
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+bool operator==(const MuonOptions& a, const MuonOptions& b);
+
 // State of one parameter. The moments have the parameter's shape and strides, and its dtype unless
 // AdamW keeps them in bfloat16.
 struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState> {
   torch::Tensor step;            // () float32: updates made so far; a skipped one does not count
   torch::Tensor exp_avg;         // m
-  torch::Tensor exp_avg_sq;      // v
+  torch::Tensor exp_avg_sq;      // v; undefined in a group with MuonOptions
   torch::Tensor max_exp_avg_sq;  // the largest v so far; undefined without amsgrad
 
   void serialize(torch::serialize::InputArchive& archive) override;
@@ -89,7 +111,7 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
 };
 
 // AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2),
-// a pass over each group, device and dtype.
+// a pass over each group, device and dtype. Groups with MuonOptions are updated by Muon.
 //
 // It is a torch::optim::Optimizer and takes torch::optim::AdamWOptions, so parameter groups,
 // learning-rate schedulers, torch::save and torch::load work as with torch::optim::AdamW; either
@@ -99,11 +121,13 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
 // waiting to hear of it.
 class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  public:
-  static constexpr bool kUpdatesEachElementAlone = true;  // for ShardedOptimizer's flat shards
+  // For ShardedOptimizer's flat shards, whose pieces a group with MuonOptions refuses.
+  static constexpr bool kUpdatesEachElementAlone = true;
   static constexpr bool kTakesGradientsOfAnyDtype = true;
 
   // UserError when a group has options of another class, an option is out of range (a step looks
-  // again) or a parameter is not a dense floating-point tensor.
+  // again), a parameter is not a dense floating-point tensor, or one of a group with MuonOptions no
+  // whole matrix.
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                  torch::optim::AdamWOptions defaults = {});
   explicit AdamW(std::vector<torch::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
@@ -147,17 +171,21 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   };
   void check_groups() const;  // which anybody may have added or changed since
   void round_moments();       // those that there are, to the dtype that they are kept in
-  AdamWState& state_of(const torch::Tensor& parameter, bool amsgrad);
+  AdamWState& state_of(const torch::Tensor& parameter, size_t group);
   torch::Tensor learning_rate(size_t group, const torch::Tensor& parameter);
   void update(const torch::Tensor& found_inf, const Clipping* clipping);
+  template <typename Tensors, typename Options>
+  void update_group(size_t group, const Options& options, const torch::Tensor& found_inf,
+                    const Clipping* clipping, std::unordered_set<void*>& seen);
 
   at::ScalarType moments_ = at::kFloat;  // of float32 parameters
   std::shared_ptr<void> copies_writer_ = std::make_shared<char>();
   std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and kind
 };
 
-// The state by parameter name: "layers.0.ln1.weight/exp_avg", ".../exp_avg_sq", ".../step" and,
-// with amsgrad, ".../max_exp_avg_sq". A tensor that has several names is written under the first.
+// The state by parameter name: "layers.0.ln1.weight/exp_avg", ".../exp_avg_sq" (not of Muon's),
+// ".../step" and, with amsgrad, ".../max_exp_avg_sq". A tensor that has several names is written
+// under the first.
 NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& parameters);
 
 // The opposite. UserError for a name that no parameter has, or another shape; a parameter without

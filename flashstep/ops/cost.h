@@ -84,4 +84,16 @@ inline double linear_cross_entropy_flops(int64_t rows, int64_t width, int64_t vo
          static_cast<double>(vocab);
 }
 
+// Muon's update: the products of the iterations that orthogonalize a (M, N).
+inline constexpr int64_t kMuonIterations = 5;
+inline double muon_flops(int64_t rows, int64_t columns) {
+  const auto m = static_cast<double>(std::min(rows, columns)),
+             n = static_cast<double>(std::max(rows, columns));
+  return static_cast<double>(kMuonIterations) * (4 * m * m * n + 2 * m * m * m);
+}
+// Elements of matrices that are orthogonalized at once, but for a larger one alone: enough for a
+// GPU's every multiprocessor. In bfloat16 an update holds at most kMuonBytes for each.
+inline constexpr int64_t kMostMuonElements = int64_t{1} << 26;
+inline constexpr double kMuonBytes = 10;
+
 }  // namespace flashstep

@@ -1,4 +1,4 @@
-// The CUDA kernels over lists of tensors, AdamW and the norm, behind tensors.
+// The CUDA kernels over lists of tensors, AdamW, Muon and the norm, behind tensors.
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -6,6 +6,7 @@
 
 #include "flashstep/ops/cuda/adamw.h"
 #include "flashstep/ops/cuda/grad_norm.h"
+#include "flashstep/ops/cuda/muon.h"
 #include "flashstep/ops/multi_tensor_kernels.h"
 
 namespace flashstep::internal {
@@ -121,8 +122,65 @@ void cuda_adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {
   launch();
 }
 
+// Calls launch(arguments) for as many pieces at a time as a launch takes.
+template <typename Launch>
+void for_pieces(const MuonTensors& tensors, const MuonSettings& settings, const Tensor& directions,
+                double size, const Launch& launch) {
+  const Tensor& first = tensors.parameters.front();
+  const c10::cuda::CUDAGuard guard(first.device());
+  multi_tensor::MuonArguments arguments;
+  arguments.numel = first.numel();
+  arguments.directions = directions.mutable_data_ptr();
+  arguments.parameter_element = element_of_dtype(first.scalar_type());
+  arguments.momentum_element = element_of_dtype(tensors.momenta.front().scalar_type());
+  arguments.learning_rate = number(settings.learning_rate);
+  arguments.skip = number(settings.skip);
+  arguments.norm = number(settings.norm);
+  arguments.max_norm = static_cast<float>(settings.max_norm);
+  arguments.momentum = static_cast<float>(settings.momentum);
+  arguments.weight_decay = static_cast<float>(settings.weight_decay);
+  arguments.size = static_cast<float>(size);
+  arguments.nesterov = settings.nesterov;
+  const auto flush = [&](size_t end) {
+    arguments.directions =
+        directions[static_cast<int64_t>(end) - arguments.count].mutable_data_ptr();
+    C10_CUDA_CHECK(launch(arguments, at::cuda::getCurrentCUDAStream().stream()));
+    arguments.count = 0;
+  };
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    if (arguments.count == multi_tensor::kMostMuonPieces) flush(i);
+    const Tensor copy = tensors.copies.empty() ? Tensor() : tensors.copies[i];
+    arguments.pieces[arguments.count++] = {
+        tensors.parameters[i].mutable_data_ptr(),
+        tensors.gradients[i].const_data_ptr(),
+        tensors.momenta[i].mutable_data_ptr(),
+        copy.defined() ? copy.mutable_data_ptr() : nullptr,
+        tensors.steps[i].mutable_data_ptr<float>(),
+        element_of_dtype(tensors.gradients[i].scalar_type()),
+        copy.defined() ? element_of_dtype(copy.scalar_type()) : Element::kBFloat16};
+  }
+  flush(tensors.parameters.size());
+}
+
+void cuda_muon_directions(const MuonTensors& tensors, const MuonSettings& settings,
+                          const Tensor& directions) {
+  for_pieces(tensors, settings, directions, 0, multi_tensor::launch_muon_directions);
+  for (const Tensor& momentum : tensors.momenta) note_written(momentum);
+  for (const Tensor& step : tensors.steps) note_written(step);
+}
+
+void cuda_muon_update(const MuonTensors& tensors, const MuonSettings& settings,
+                      const Tensor& directions, double size) {
+  for_pieces(tensors, settings, directions, size, multi_tensor::launch_muon_update);
+  for (const Tensor& parameter : tensors.parameters) note_written(parameter);
+  for (const Tensor& copy : tensors.copies) {
+    if (copy.defined()) note_written(copy);
+  }
+}
+
 }  // namespace
 
-const MultiTensorKernels kCudaMultiTensor = {cuda_takes, cuda_grad_norm, cuda_adamw};
+const MultiTensorKernels kCudaMultiTensor = {cuda_takes, cuda_grad_norm, cuda_adamw,
+                                             cuda_muon_directions, cuda_muon_update};
 
 }  // namespace flashstep::internal

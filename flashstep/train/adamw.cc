@@ -13,7 +13,9 @@
 #include "flashstep/error.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/kinds.h"
+#include "flashstep/ops/muon.h"
 #include "flashstep/optim.h"
+#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
@@ -34,6 +36,25 @@ void check_options(const AdamWOptions& options) {
           options.weight_decay());
 }
 
+void check_muon_options(const MuonOptions& options) {
+  require(options.momentum() >= 0 && options.momentum() < 1,
+          "[Muon] expected a momentum in [0, 1), got ", options.momentum());
+  require(options.iterations() >= 1, "[Muon] expected at least 1 iteration, got ",
+          options.iterations());
+  require(!options.amsgrad(), "[Muon] expected no amsgrad, got it");
+}
+
+void check_matrices(const std::vector<Tensor>& parameters) {
+  for (const Tensor& parameter : parameters) {
+    require(parameter.dim() == 2,
+            "[Muon] expected whole matrices, not pieces of them, got a parameter of shape ",
+            parameter.sizes());
+  }
+  require(
+      divided_tensors(parameters).empty(),
+      "[Muon] expected matrices that this rank has whole, got shards of a fully sharded module");
+}
+
 void check_parameter(const Tensor& parameter) {
   require(parameter.defined() && at::isFloatingType(parameter.scalar_type()),
           "[AdamW] expected parameters of a floating-point type, got ",
@@ -43,12 +64,17 @@ void check_parameter(const Tensor& parameter) {
           " for shape ", parameter.sizes());
 }
 
-// The lists of `batch` get one more parameter.
-void add_to(AdamWTensors& batch, const Tensor& parameter, const AdamWState& state, bool amsgrad) {
+const Tensor& gradient_of(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
   require(gradient.layout() == at::kStrided,
           "[AdamW] expected a dense gradient, got a sparse one for the parameter of shape ",
           parameter.sizes());
+  return gradient;
+}
+
+// The lists of `batch` get one more parameter.
+void add_to(AdamWTensors& batch, const Tensor& parameter, const AdamWState& state, bool amsgrad) {
+  const Tensor& gradient = gradient_of(parameter);
   batch.parameters.push_back(parameter);
   batch.gradients.push_back(gradient);
   batch.exp_avgs.push_back(state.exp_avg);
@@ -57,13 +83,43 @@ void add_to(AdamWTensors& batch, const Tensor& parameter, const AdamWState& stat
   batch.steps.push_back(state.step);
   batch.copies.push_back(internal::copy_written_with(parameter));
 }
+void add_to(MuonTensors& batch, const Tensor& parameter, const AdamWState& state, bool) {
+  const Tensor& gradient = gradient_of(parameter);
+  batch.parameters.push_back(parameter);
+  batch.gradients.push_back(gradient);
+  batch.momenta.push_back(state.exp_avg);
+  batch.steps.push_back(state.step);
+  batch.copies.push_back(internal::copy_written_with(parameter));
+}
+
+void update_batch(const AdamWTensors& batch, const AdamWSettings& settings) {
+  adamw(batch, settings);
+}
+void update_batch(const MuonTensors& batch, const MuonSettings& settings) { muon(batch, settings); }
+
+AdamWSettings settings_of(const AdamWOptions& options) {
+  AdamWSettings settings;
+  std::tie(settings.beta1, settings.beta2) = options.betas();
+  settings.weight_decay = options.weight_decay();
+  settings.eps = options.eps();
+  settings.amsgrad = options.amsgrad();
+  return settings;
+}
+MuonSettings settings_of(const MuonOptions& options) {
+  MuonSettings settings;
+  settings.momentum = options.momentum();
+  settings.weight_decay = options.weight_decay();
+  settings.nesterov = options.nesterov();
+  settings.iterations = options.iterations();
+  return settings;
+}
 
 }  // namespace
 
 void AdamWState::serialize(torch::serialize::OutputArchive& archive) const {
   archive.write("step", c10::IValue(step.item<int64_t>()));  // as torch's AdamW has it
   archive.write("exp_avg", exp_avg, /*is_buffer=*/true);
-  archive.write("exp_avg_sq", exp_avg_sq, /*is_buffer=*/true);
+  if (exp_avg_sq.defined()) archive.write("exp_avg_sq", exp_avg_sq, /*is_buffer=*/true);
   if (max_exp_avg_sq.defined()) archive.write("max_exp_avg_sq", max_exp_avg_sq, /*is_buffer=*/true);
 }
 
@@ -75,8 +131,8 @@ void AdamWState::serialize(torch::serialize::InputArchive& archive) {
     return value;
   };
   exp_avg = read("exp_avg").toTensor();
-  exp_avg_sq = read("exp_avg_sq").toTensor();
-  c10::IValue largest;
+  c10::IValue square, largest;
+  if (archive.try_read("exp_avg_sq", square)) exp_avg_sq = square.toTensor();
   if (archive.try_read("max_exp_avg_sq", largest)) max_exp_avg_sq = largest.toTensor();
   const c10::IValue count = read("step");
   step = count.isTensor() ? count.toTensor()
@@ -89,6 +145,7 @@ AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamW
   check_groups();
   for (const auto& group : param_groups_) {
     for (const Tensor& parameter : group.params()) check_parameter(parameter);
+    if (muon_options_of(group) != nullptr) check_matrices(group.params());
   }
 }
 
@@ -96,20 +153,28 @@ AdamW::AdamW(std::vector<Tensor> parameters, AdamWOptions defaults)
     : AdamW({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
 void AdamW::check_groups() const {
-  for (const auto& group : param_groups_) check_options(options_of(group));
+  for (const auto& group : param_groups_) {
+    check_options(options_of(group));
+    if (const auto* const muon = muon_options_of(group)) check_muon_options(*muon);
+  }
 }
 
-AdamWState& AdamW::state_of(const Tensor& parameter, bool amsgrad) {
+AdamWState& AdamW::state_of(const Tensor& parameter, size_t group) {
+  const bool amsgrad = options_of(param_groups_[group]).amsgrad();
+  const bool is_muon = muon_options_of(param_groups_[group]) != nullptr;
   auto& slot = state_[parameter.unsafeGetTensorImpl()];
   if (!slot) {
     auto state = std::make_unique<AdamWState>();
     state->step = at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false));
     const auto options = parameter.options().requires_grad(false).dtype(moment_dtype(parameter));
     state->exp_avg = at::zeros_like(parameter, options);
-    state->exp_avg_sq = at::zeros_like(parameter, options);
+    if (!is_muon) state->exp_avg_sq = at::zeros_like(parameter, options);
     slot = std::move(state);
   }
   auto& state = static_cast<AdamWState&>(*slot);
+  require(is_muon || state.exp_avg_sq.defined(),
+          "[AdamW] expected exp_avg_sq in the state of the parameter of shape ", parameter.sizes(),
+          ", got the state of a group with MuonOptions");
   if (amsgrad && !state.max_exp_avg_sq.defined()) state.max_exp_avg_sq = at::zeros_like(parameter);
   // What was loaded, or made before the parameter got another layout.
   for (Tensor* moment : {&state.exp_avg, &state.exp_avg_sq, &state.max_exp_avg_sq}) {
@@ -142,17 +207,17 @@ void AdamW::round_moments() {
       if (found == state_.end() || found->second == nullptr) continue;  // null: load_repeated's
       auto& state = static_cast<AdamWState&>(*found->second);
       state.exp_avg = state.exp_avg.to(moment_dtype(parameter));
-      state.exp_avg_sq = state.exp_avg_sq.to(moment_dtype(parameter));
+      if (state.exp_avg_sq.defined())
+        state.exp_avg_sq = state.exp_avg_sq.to(moment_dtype(parameter));
     }
   }
 }
 
 void AdamW::allocate_state() {
   torch::NoGradGuard no_grad;
-  for (const auto& group : param_groups_) {
-    const bool amsgrad = options_of(group).amsgrad();
-    for (const Tensor& parameter : group.params()) {
-      if (parameter.requires_grad()) state_of(parameter, amsgrad);
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    for (const Tensor& parameter : param_groups_[group].params()) {
+      if (parameter.requires_grad()) state_of(parameter, group);
     }
   }
 }
@@ -182,43 +247,49 @@ void AdamW::refresh_learning_rates() {
   }
 }
 
+template <typename Tensors, typename Options>
+void AdamW::update_group(size_t index, const Options& options, const Tensor& found_inf,
+                         const Clipping* clipping, std::unordered_set<void*>& seen) {
+  std::map<std::string, Tensors> batches;  // by kind, which one call takes
+  for (const Tensor& parameter : param_groups_[index].params()) {
+    if (!parameter.grad().defined()) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    add_to(batches[internal::kind_of(parameter)], parameter, state_of(parameter, index),
+           options.amsgrad());
+  }
+  auto settings = settings_of(options);
+  settings.rounds_by_chance = moments_ == at::kBFloat16;
+  for (const auto& [kind, batch] : batches) {
+    const torch::Device device = batch.parameters.front().device();
+    settings.learning_rate = learning_rate(index, batch.parameters.front());
+    if (found_inf.defined()) settings.skip = found_inf.to(device);
+    if (clipping != nullptr) {
+      settings.norm = clipping->norm.to(device);
+      settings.max_norm = clipping->max_norm;
+    }
+    update_batch(batch, settings);
+    for (size_t i = 0; i < batch.parameters.size(); ++i)
+      internal::copy_is_written(batch.parameters[i], batch.copies[i], copies_writer_);
+  }
+}
+
 void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
   torch::NoGradGuard no_grad;
   check_groups();
   std::unordered_set<void*> seen;
   for (size_t index = 0; index < param_groups_.size(); ++index) {
     const auto& group = param_groups_[index];
-    const auto& options = options_of(group);
-    std::map<std::string, AdamWTensors> batches;  // by kind, which one call takes
-    for (const Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      add_to(batches[internal::kind_of(parameter)], parameter,
-             state_of(parameter, options.amsgrad()), options.amsgrad());
-    }
-    AdamWSettings settings;
-    std::tie(settings.beta1, settings.beta2) = options.betas();
-    settings.weight_decay = options.weight_decay();
-    settings.eps = options.eps();
-    settings.amsgrad = options.amsgrad();
-    settings.rounds_by_chance = moments_ == at::kBFloat16;
-    for (const auto& [kind, batch] : batches) {
-      const torch::Device device = batch.parameters.front().device();
-      settings.learning_rate = learning_rate(index, batch.parameters.front());
-      if (found_inf.defined()) settings.skip = found_inf.to(device);
-      if (clipping != nullptr) {
-        settings.norm = clipping->norm.to(device);
-        settings.max_norm = clipping->max_norm;
-      }
-      adamw(batch, settings);
-      for (size_t i = 0; i < batch.parameters.size(); ++i)
-        internal::copy_is_written(batch.parameters[i], batch.copies[i], copies_writer_);
+    if (const MuonOptions* const options = muon_options_of(group)) {
+      update_group<MuonTensors>(index, *options, found_inf, clipping, seen);
+    } else {
+      update_group<AdamWTensors>(index, options_of(group), found_inf, clipping, seen);
     }
   }
 }
 
 bool AdamW::clips_in_passing() const {
   return std::ranges::all_of(param_groups_, [this](const auto& group) {
+    if (muon_options_of(group) != nullptr) return true;
     const bool amsgrad = options_of(group).amsgrad();
     return std::ranges::all_of(group.params(), [&](const Tensor& parameter) {
       return adamw_clips_in_passing(parameter, amsgrad, moments_ == at::kBFloat16);
@@ -251,8 +322,28 @@ void AdamW::save(torch::serialize::OutputArchive& archive) const {
   torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);
 }
 
+// LibTorch assigns options of one class, whatever there was: all groups have the larger ones
+// meanwhile.
 void AdamW::load(torch::serialize::InputArchive& archive) {
-  load_repeated(*this, [&] { torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this); });
+  std::vector<bool> are_muons;
+  for (auto& group : param_groups_) {
+    const MuonOptions* const muon = muon_options_of(group);
+    are_muons.push_back(muon != nullptr);
+    if (muon == nullptr) group.set_options(std::make_unique<MuonOptions>(options_of(group)));
+  }
+  const auto set_back = [&] {
+    for (size_t i = 0; i < are_muons.size(); ++i) {
+      auto& group = param_groups_[i];
+      if (!are_muons[i]) group.set_options(std::make_unique<AdamWOptions>(options_of(group)));
+    }
+  };
+  try {
+    load_repeated(*this, [&] { torch::optim::serialize<AdamWState, MuonOptions>(archive, *this); });
+  } catch (...) {
+    set_back();
+    throw;
+  }
+  set_back();
   round_moments();
 }
 
@@ -264,7 +355,7 @@ NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& paramet
     if (found == optimizer.state().end() || !written.insert(found->first).second) continue;
     const auto& state = static_cast<const AdamWState&>(*found->second);
     result.emplace_back(name + "/exp_avg", state.exp_avg);
-    result.emplace_back(name + "/exp_avg_sq", state.exp_avg_sq);
+    if (state.exp_avg_sq.defined()) result.emplace_back(name + "/exp_avg_sq", state.exp_avg_sq);
     if (state.max_exp_avg_sq.defined())
       result.emplace_back(name + "/max_exp_avg_sq", state.max_exp_avg_sq);
     result.emplace_back(name + "/step", state.step);
@@ -276,6 +367,16 @@ namespace {
 
 // By parameter.
 using LoadedState = std::unordered_map<void*, std::unique_ptr<AdamWState>>;
+
+// Those that Muon updates.
+std::unordered_set<void*> matrices_of(const AdamW& optimizer) {
+  std::unordered_set<void*> matrices;
+  for (const auto& group : optimizer.param_groups()) {
+    if (muon_options_of(group) == nullptr) continue;
+    for (const Tensor& parameter : group.params()) matrices.insert(parameter.unsafeGetTensorImpl());
+  }
+  return matrices;
+}
 
 LoadedState parse_state(const AdamW& optimizer, const NamedTensors& parameters,
                         const NamedTensors& state) {
@@ -311,10 +412,15 @@ LoadedState parse_state(const AdamW& optimizer, const NamedTensors& parameters,
         at::empty_like(parameter->second, parameter->second.options().dtype(dtype)).copy_(tensor);
   }
   LoadedState result;
+  const auto matrices = matrices_of(optimizer);
   for (auto& [name, entry] : loaded) {
-    require_tensor(
-        name, entry->step.defined() && entry->exp_avg.defined() && entry->exp_avg_sq.defined(),
-        "[resume] expected step, exp_avg and exp_avg_sq of ", name, ", but one is missing");
+    const bool is_muon = matrices.contains(by_name.at(name).unsafeGetTensorImpl());
+    require_tensor(name,
+                   entry->step.defined() && entry->exp_avg.defined() &&
+                       entry->exp_avg_sq.defined() == !is_muon,
+                   "[resume] expected ",
+                   is_muon ? "Muon's step and exp_avg" : "step, exp_avg and exp_avg_sq", " of ",
+                   name, ", got others");
     result[by_name.at(name).unsafeGetTensorImpl()] = std::move(entry);
   }
   return result;

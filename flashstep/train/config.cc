@@ -34,7 +34,8 @@ void flatten(const OrderedJson& value, const std::string& path,
 // Fields that change the meaning of the weights, or which tokens come next.
 bool must_agree(const std::string& path) {
   static const std::set<std::string> kTrain = {"train.batch_size", "train.accumulation_steps",
-                                               "train.order", "train.seed", "train.precision"};
+                                               "train.order",      "train.seed",
+                                               "train.precision",  "optimizer.kind"};
   const auto starts_with = [&](const char* prefix) { return path.rfind(prefix, 0) == 0; };
   return (starts_with("model.") && path != "model.attention") || kTrain.contains(path) ||
          (starts_with("tokenizer.") && path != "tokenizer.threads") ||
@@ -109,6 +110,11 @@ void TokensConfig::visit(FieldVisitor& v) {
 }
 
 void OptimizerConfig::visit(FieldVisitor& v) {
+  v.field("kind", kind, {"adamw", "muon"},
+          "muon: the blocks' matrices move along their momentum, orthogonalized; AdamW updates "
+          "embeddings, head and norms. Less steps to a loss; a step costs more, some percent with "
+          "32,000 tokens in it. Learning rate and weight decay are for both");
+  v.field("momentum", momentum, {0, 0.999999}, "decay of the gradients' mean in Muon");
   v.field("beta1", beta1, {0, 0.999999}, "decay of the gradients' mean");
   v.field("beta2", beta2, {0, 0.9999999}, "decay of the squared gradients' mean");
   v.field("eps", eps, {0, 1}, "added to the root of the squared gradients' mean");
@@ -149,7 +155,7 @@ void TrainConfig::visit(FieldVisitor& v) {
       "gradients", gradients, {"auto", "fp32", "bf16"},
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
   v.field("moments", moments, {"fp32", "bf16"},
-          "of AdamW; bf16: half their memory, rounded stochastically");
+          "of AdamW, and Muon's momentum; bf16: half their memory, rounded stochastically");
   v.field("stream", stream, {"auto", "fp32", "bf16"},
           "of the residual stream between blocks; auto: bf16 on a GPU with precision bf16, else "
           "fp32");
@@ -239,7 +245,7 @@ void Config::visit(FieldVisitor& v) {
   v.section("tokenizer", tokenizer, "byte-level BPE");
   v.section("tokens", tokens, "encoded text");
   v.section("model", model, "the Transformer");
-  v.section("optimizer", optimizer, "AdamW");
+  v.section("optimizer", optimizer, "AdamW, and Muon");
   v.section("schedule", schedule, "learning rate by step");
   v.section("train", train, "the loop");
   v.section("checkpointing", checkpointing, "what is saved, and when");

@@ -42,6 +42,8 @@ struct TokensConfig {
 };
 
 struct OptimizerConfig {
+  std::string kind = "adamw";
+  double momentum = 0.95;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip_norm = 1.0;
   bool in_backward = false;

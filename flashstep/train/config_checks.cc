@@ -53,6 +53,11 @@ void check_config(const Config& config) {
           "[config] expected parallel.shard_ranks 0 with parallel.shard_optimizer ",
           parallel.shard_optimizer, ", got ", parallel.shard_ranks);
   require(
+      config.optimizer.kind == "adamw" || parallel.shard_optimizer == "none" ||
+          parallel.shard_optimizer == "whole",
+      "[config] expected parallel.shard_optimizer none or whole with optimizer.kind muon, which ",
+      "updates whole matrices, got ", parallel.shard_optimizer);
+  require(
       config.tokens.train.empty() == config.tokens.validation.empty(),
       "[config] expected tokens.train and tokens.validation to be given together, got only one");
   require(config.tokenizer.vocab_size >=

@@ -22,6 +22,36 @@ const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
   return *options;
 }
 
+const MuonOptions* muon_options_of(const torch::optim::OptimizerParamGroup& group) {
+  return dynamic_cast<const MuonOptions*>(&group.options());
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> MuonOptions::clone() const {
+  return std::make_unique<MuonOptions>(*this);
+}
+
+void MuonOptions::serialize(torch::serialize::OutputArchive& archive) const {
+  AdamWOptions::serialize(archive);
+  archive.write("momentum", momentum());
+  archive.write("nesterov", nesterov());
+  archive.write("iterations", iterations());
+}
+
+// An archive of AdamW has none of these.
+void MuonOptions::serialize(torch::serialize::InputArchive& archive) {
+  AdamWOptions::serialize(archive);
+  c10::IValue value;
+  if (archive.try_read("momentum", value)) momentum(value.toDouble());
+  if (archive.try_read("nesterov", value)) nesterov(value.toBool());
+  if (archive.try_read("iterations", value)) iterations(value.toInt());
+}
+
+bool operator==(const MuonOptions& a, const MuonOptions& b) {
+  return static_cast<const AdamWOptions&>(a) == static_cast<const AdamWOptions&>(b) &&
+         a.momentum() == b.momentum() && a.nesterov() == b.nesterov() &&
+         a.iterations() == b.iterations();
+}
+
 std::vector<std::vector<std::string>> names_of_groups(const torch::optim::Optimizer& optimizer,
                                                       const torch::nn::Module& module) {
   std::unordered_map<void*, std::string> names;
@@ -53,6 +83,11 @@ OrderedJson write_groups(const torch::optim::Optimizer& optimizer,
                       {"weight_decay", options.weight_decay()},
                       {"amsgrad", options.amsgrad()},
                       {"params", names[g]}});
+    if (const MuonOptions* const muon = muon_options_of(optimizer.param_groups()[g])) {
+      groups.back()["muon"] = {{"momentum", muon->momentum()},
+                               {"nesterov", muon->nesterov()},
+                               {"iterations", muon->iterations()}};
+    }
   }
   return groups;
 }
@@ -68,7 +103,16 @@ std::vector<SavedGroup> parse_groups(const OrderedJson& groups) {
         .eps(group.at("eps"))
         .weight_decay(group.at("weight_decay"))
         .amsgrad(group.at("amsgrad"));
-    saved.push_back({group.at("params"), options});
+    if (!group.contains("muon")) {
+      saved.push_back({group.at("params"), std::make_shared<AdamWOptions>(options)});
+      continue;
+    }
+    const OrderedJson& muon = group.at("muon");
+    const auto muon_options = std::make_shared<MuonOptions>(options);
+    muon_options->momentum(muon.at("momentum"))
+        .nesterov(muon.at("nesterov"))
+        .iterations(muon.at("iterations"));
+    saved.push_back({group.at("params"), muon_options});
   }
   return saved;
 }
@@ -79,6 +123,12 @@ void check_groups(const std::vector<SavedGroup>& saved, const torch::optim::Opti
   require(saved.size() == own.size(), "[resume] expected an optimizer with the ", saved.size(),
           saved.size() == 1 ? " parameter group" : " parameter groups", " that were saved, got ",
           own.size());
+  for (size_t g = 0; g < saved.size(); ++g) {
+    const bool was_muon = dynamic_cast<const MuonOptions*>(saved[g].options.get()) != nullptr;
+    require(was_muon == (muon_options_of(optimizer.param_groups()[g]) != nullptr),
+            "[resume] expected ", was_muon ? "MuonOptions" : "AdamWOptions", " in group ", g,
+            ", as they were saved, got ", was_muon ? "AdamWOptions" : "MuonOptions");
+  }
   std::unordered_map<std::string, size_t> group_of;
   for (size_t g = 0; g < saved.size(); ++g) {
     for (const std::string& name : saved[g].parameters) group_of.emplace(name, g);
@@ -106,8 +156,10 @@ void check_order(const std::vector<std::vector<std::string>>& saved,
 }
 
 void set_options(const std::vector<SavedGroup>& saved, torch::optim::Optimizer& optimizer) {
-  for (size_t g = 0; g < saved.size(); ++g)
-    optimizer.param_groups()[g].set_options(std::make_unique<AdamWOptions>(saved[g].options));
+  for (size_t g = 0; g < saved.size(); ++g) {
+    const torch::optim::OptimizerOptions& options = *saved[g].options;
+    optimizer.param_groups()[g].set_options(options.clone());
+  }
 }
 
 }  // namespace flashstep

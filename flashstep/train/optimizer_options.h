@@ -1,6 +1,7 @@
 // The options of AdamW's parameter groups in a checkpoint, in the form of Python's save_checkpoint.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,15 +10,19 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
 
+#include "flashstep/optim.h"
+
 namespace flashstep {
 
 struct SavedGroup {
-  std::vector<std::string> parameters;  // by name, each once
-  torch::optim::AdamWOptions options;
+  std::vector<std::string> parameters;                  // by name, each once
+  std::shared_ptr<torch::optim::AdamWOptions> options;  // or MuonOptions
 };
 
 // UserError if they are another optimizer's: torch's Optimizer takes groups of any at any time.
 const torch::optim::AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group);
+// Null for a group that AdamW updates as such.
+const MuonOptions* muon_options_of(const torch::optim::OptimizerParamGroup& group);
 
 // The names of each group's parameters, those of the module alone; of one that stands in several
 // groups, in the first.
@@ -29,8 +34,8 @@ nlohmann::ordered_json write_groups(const torch::optim::Optimizer& optimizer,
                                     const torch::nn::Module& module);
 std::vector<SavedGroup> parse_groups(const nlohmann::ordered_json& groups);
 
-// UserError if there are more or fewer groups, or a parameter is in another one. Some may have come
-// or gone (frozen ones).
+// UserError if there are more or fewer groups, one is Muon's that was not or the other way round,
+// or a parameter is in another one. Some may have come or gone (frozen ones).
 void check_groups(const std::vector<SavedGroup>& saved, const torch::optim::Optimizer& optimizer,
                   const torch::nn::Module& module);
 // UserError if a parameter stands where another one's state was saved: LibTorch's optimizers know

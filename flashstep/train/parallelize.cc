@@ -125,14 +125,13 @@ bool shards_parameters(const ParallelConfig& config, const Group* group) {
   return config.shard_optimizer == "full" && group != nullptr && group->world_size() > 1;
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
-                                                        const torch::optim::AdamWOptions& options,
-                                                        const ParallelConfig& config,
-                                                        const Parallelism& parallel,
-                                                        at::ScalarType moments) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const torch::optim::AdamWOptions& options, const ParallelConfig& config,
+    const Parallelism& parallel, at::ScalarType moments) {
   const bool is_divided = config.shard_optimizer == "whole" || config.shard_optimizer == "flat";
   if (parallel.group() == nullptr || !is_divided) {
-    auto optimizer = std::make_unique<AdamW>(module.parameters(), options);
+    auto optimizer = std::make_unique<AdamW>(groups, options);
     optimizer->keep_moments_in(moments);
     return optimizer;
   }
@@ -142,10 +141,18 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
     shards.mode = ShardMode::kFlat;
     shards.reducer = parallel.reducer();
   }
-  auto optimizer =
-      std::make_unique<ShardedAdamW>(module.parameters(), options, *parallel.group(), shards);
+  auto optimizer = std::make_unique<ShardedAdamW>(groups, options, *parallel.group(), shards);
   optimizer->keep_moments_in(moments);
   return optimizer;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
+                                                        const torch::optim::AdamWOptions& options,
+                                                        const ParallelConfig& config,
+                                                        const Parallelism& parallel,
+                                                        at::ScalarType moments) {
+  return make_optimizer({torch::optim::OptimizerParamGroup(module.parameters())}, options, config,
+                        parallel, moments);
 }
 
 }  // namespace flashstep

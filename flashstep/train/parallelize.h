@@ -34,8 +34,13 @@ std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const Parall
 // Whether parallelize() divides the parameters themselves.
 bool shards_parameters(const ParallelConfig& config, const Group* group);
 
-// AdamW over the module's parameters, its state divided as `config.shard_optimizer` says, and its
+// AdamW over the groups' parameters, its state divided as `config.shard_optimizer` says, and its
 // moments kept in `moments` (AdamW::keep_moments_in). `parallel` must outlive it.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const torch::optim::AdamWOptions& options, const ParallelConfig& config,
+    const Parallelism& parallel, at::ScalarType moments = at::kFloat);
+// The same over a module's.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const torch::optim::AdamWOptions& options,
                                                         const ParallelConfig& config,

@@ -6,6 +6,7 @@
 #include "flashstep/comm/rounds_of_means.h"
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/ops/cost.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/train/cost.h"
 
@@ -39,6 +40,7 @@ struct Run {
   double head = 0;                             // of the head's, which is the embedding's if tied
   double gradient = 4, travel = 4;             // bytes of an element
   double state_share = 1, gradient_share = 1;  // that a rank keeps of matrices'
+  double muon = 0, muon_flops = 0;             // elements that Muon updates, and its products
   // Of compute copies: those that no AdamW of this rank writes, cast in every step.
   double cast_share = 0;
   StateWidths widths = {};
@@ -64,6 +66,11 @@ struct Run {
   }
 };
 
+double muon_flops_of_block(const ModelConfig& model) {
+  const int64_t d = model.d_model, of_keys = model.kv_heads() * model.head_dim();
+  return 2 * muon_flops(d, d) + 2 * muon_flops(of_keys, d) + 3 * muon_flops(model.d_ff, d);
+}
+
 Run make_run(const Config& given, int64_t ranks, const PlanDevice& device) {
   Run run{.config = given, .ranks = ranks, .dividing = ranks, .device = device};
   Config& config = run.config;
@@ -83,6 +90,11 @@ Run make_run(const Config& given, int64_t ranks, const PlanDevice& device) {
   run.is_flat = shards == "flat" && ranks > 1;
   run.divides_moments = shards != "none" && ranks > 1;
   run.uses_copies = device.is_gpu && ranks > 1 && config.parallel.peer_copies == "all";
+  if (config.optimizer.kind == "muon") {
+    const double share = run.divides_moments ? 1 / static_cast<double>(ranks) : 1;
+    run.muon = run.unit * static_cast<double>(blocks);
+    run.muon_flops = share * muon_flops_of_block(config.model) * static_cast<double>(blocks);
+  }
   const bool is_short = device.is_gpu && config.train.precision == "bf16";
   run.gradient = has_bf16_gradients(config, device.is_gpu) ? 2 : 4;
   run.travel = is_short ? 2 : 4;
@@ -134,7 +146,9 @@ Moment fullest(const Run& run, const KeptBlocks& kept) {
                        std::max(before, own) + fresh + in_flight,
                        block_backward_bytes(model, shape) + workspace});
   }
-  moments.push_back({0, all + (run.is_full ? 2 * head : 0), 0});
+  const double orthogonalized = std::min(run.muon, static_cast<double>(kMostMuonElements));
+  const double muon = (run.device.is_gpu ? 1 : 2) * kMuonBytes * orthogonalized;
+  moments.push_back({0, all + (run.is_full ? 2 * head : 0), muon});
   return *std::ranges::max_element(moments, {}, &Moment::total);
 }
 
@@ -189,6 +203,7 @@ void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
   if (!run.is_full) state.copies -= run.widths.copy * (run.root - run.head);
   const StateBytes norms = state_bytes(run.small, {.moment = run.widths.moment});
   state.parameters += norms.parameters;
+  state.optimizer -= run.widths.moment * run.muon;  // which has one
   // Moments may be divided where parameters are whole.
   const double share = run.divides_moments ? 1 / static_cast<double>(run.dividing) : 1;
   state.optimizer = share / run.state_share * state.optimizer + norms.optimizer;
@@ -201,7 +216,7 @@ void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
   };
   add(run.is_full ? "parameters, shards" : "parameters", state.parameters);
   add("compute copies", state.copies);
-  add("AdamW's moments", state.optimizer);
+  add(run.muon > 0 ? "moments" : "AdamW's moments", state.optimizer);
   add("gathered units and root", sharded.slots);
   add("inboxes of gradients", sharded.inboxes);
   add("messages and buckets", transit_bytes(run));
@@ -283,7 +298,7 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, boo
   const auto steps = static_cast<double>(train.accumulation_steps);
   const PassWork work = pass_work(model, kept);
   PlannedTime time;
-  time.products_s = steps * work.product_flops / rates.products;
+  time.products_s = (steps * work.product_flops + run.muon_flops) / rates.products;
   time.attention_s =
       steps *
       (work.attention_forward_flops / attention.forward(model.head_dim(), model.context_length) +

@@ -16,8 +16,8 @@
 #include "flashstep/group.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/ops/compute_copy.h"
-#include "flashstep/optim.h"
 #include "flashstep/parallel/backend.h"
+#include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/recorded_work.h"
 
 namespace flashstep {
@@ -115,7 +115,8 @@ RecordedStep::Frozen RecordedStep::frozen() const {
     now.places.push_back(parameter.requires_grad() ? parameter.const_data_ptr() : nullptr);
   }
   for (const auto& group : step_.optimizer().param_groups()) {
-    now.options.push_back(static_cast<const torch::optim::AdamWOptions&>(group.options()));
+    const MuonOptions* const muon = muon_options_of(group);
+    now.options.push_back(muon != nullptr ? *muon : MuonOptions(options_of(group)));
     now.options.back().lr(0);
   }
   return now;

@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
-#include <torch/optim/adamw.h>
 #include <torch/types.h>
 
 #include "flashstep/loop.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 
@@ -51,8 +51,8 @@ class RecordedStep {
  private:
   // What a recording holds as it was: another value asks for another recording.
   struct Frozen {
-    std::vector<const void*> places;                  // of parameters; null: not trained
-    std::vector<torch::optim::AdamWOptions> options;  // of groups, but for the learning rate
+    std::vector<const void*> places;   // of parameters; null: not trained
+    std::vector<MuonOptions> options;  // of groups, but for the learning rate
     bool operator==(const Frozen& other) const = default;
   };
   Frozen frozen() const;

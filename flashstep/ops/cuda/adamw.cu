@@ -33,11 +33,7 @@ struct Update {
 __device__ Update update_of(const AdamWArguments& args, float step) {
   Update update;
   update.step = step;
-  update.factor = 1;
-  if (args.norm != nullptr) {
-    const float ratio = __fdiv_rn(args.max_norm, __fadd_rn(*args.norm, 1e-6F));
-    update.factor = ratio > 1 ? 1 : ratio;  // a NaN stays
-  }
+  update.factor = clip_factor(args.norm, args.max_norm);
   update.decay = __fmul_rn(*args.learning_rate, args.weight_decay);
   update.step_size = __fdiv_rn(*args.learning_rate, 1 - powf(args.beta1, step));
   update.root = __fsqrt_rn(1 - powf(args.beta2, step));
@@ -55,13 +51,6 @@ __device__ void update_element(const AdamWArguments& args, const Update& update,
   parameter = __fsub_rn(parameter, __fdiv_rn(__fmul_rn(update.step_size, exp_avg), denominator));
 }
 
-// Upper 16 bits of x after `noise`, of 16 bits, was added to the lower ones: bfloat16, up as often
-// as x is far from the one below. What is not finite stays so.
-__device__ __nv_bfloat16 rounded_by_chance(float x, uint32_t noise) {
-  if (!isfinite(x)) return __float2bfloat16_rn(x);
-  return __ushort_as_bfloat16(static_cast<unsigned short>((__float_as_uint(x) + noise) >> 16));
-}
-
 __device__ void round_parameter(float parameter, uint32_t, float& p) { p = parameter; }
 __device__ void round_parameter(float parameter, uint32_t noise, __nv_bfloat16& p) {
   p = rounded_by_chance(parameter, (noise * 0x9e3779b1U) >> 16);
@@ -77,14 +66,8 @@ __device__ void round_all(const Update&, float parameter, float exp_avg, float e
 template <typename P>
 __device__ void round_all(const Update& update, float parameter, float exp_avg, float exp_avg_sq,
                           P& p, __nv_bfloat16& m, __nv_bfloat16& v) {
-  const auto rotated = [](float x, int bits) {
-    return __funnelshift_l(__float_as_uint(x), __float_as_uint(x), bits);
-  };
-  uint32_t bits = rotated(parameter, 0) ^ rotated(exp_avg, 11) ^ rotated(exp_avg_sq, 22);
-  bits += static_cast<uint32_t>(update.step) * 0x9e3779b9U;
-  bits = (bits ^ (bits >> 16)) * 0x85ebca6bU;  // MurmurHash3's finalizer
-  bits = (bits ^ (bits >> 13)) * 0xc2b2ae35U;
-  bits ^= bits >> 16;
+  const uint32_t bits =
+      mixed(rotated(parameter, 0) ^ rotated(exp_avg, 11) ^ rotated(exp_avg_sq, 22), update.step);
   m = rounded_by_chance(exp_avg, bits & 0xffffU);
   v = rounded_by_chance(exp_avg_sq, bits >> 16);
   round_parameter(parameter, bits, p);
@@ -111,18 +94,6 @@ struct Memory {
            is_aligned(copy, kWidth * sizeof(C));
   }
 };
-
-// Nothing is read again before all else has been: caches need not keep it.
-template <int kCount, typename T>
-__device__ Pack<T, kCount> load(const T* memory, int i) {
-  Pack<T, kCount> pack;
-  pack.bits = __ldcs(reinterpret_cast<const decltype(pack.bits)*>(memory) + i);
-  return pack;
-}
-template <int kCount, typename T>
-__device__ void store(T* memory, int i, const Pack<T, kCount>& pack) {
-  __stcs(reinterpret_cast<std::remove_const_t<decltype(pack.bits)>*>(memory) + i, pack.bits);
-}
 
 // The first `count` packs of kCount elements each.
 template <int kCount, typename P, typename G, typename C, typename M>
@@ -205,13 +176,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
       run(static_cast<__nv_bfloat16*>(piece.copy));
     }
   });
-}
-
-// The updates take the step counts as they are after them. A block for each: threads of one would
-// take turns to read the arguments.
-__global__ void advance_steps_kernel(const __grid_constant__ AdamWArguments args) {
-  if (args.skip != nullptr && *args.skip == 1) return;
-  *args.pieces[blockIdx.x].step += 1;
 }
 
 }  // namespace

@@ -1,0 +1,258 @@
+#include "flashstep/ops/muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
+#include "flashstep/ops/adamw.h"
+#include "flashstep/ops/multi_tensor_kernels.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+// Of a quintic that lifts small singular values fast and keeps those near 1 between 0.7 and 1.2.
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+constexpr double kLeastNorm = 1e-7;
+
+void check_number(const Tensor& number, const char* name, const Tensor& parameter,
+                  at::ScalarType dtype) {
+  require(number.defined() && number.numel() == 1 && number.scalar_type() == dtype &&
+              number.device() == parameter.device(),
+          "[muon] expected ", name, " of shape () and ", dtype, " on ", parameter.device().str(),
+          ", got ",
+          number.defined() ? flashstep::str(number.sizes(), " of ", number.scalar_type(), " on ",
+                                            number.device().str())
+                           : "an undefined tensor");
+}
+
+void check(const MuonTensors& tensors, const MuonSettings& settings) {
+  const size_t count = tensors.parameters.size();
+  require(tensors.gradients.size() == count && tensors.momenta.size() == count &&
+              tensors.steps.size() == count &&
+              (tensors.copies.empty() || tensors.copies.size() == count),
+          "[muon] expected lists of ", count, " tensors, one for each parameter, got ",
+          tensors.gradients.size(), " gradients, ", tensors.momenta.size(), " momenta, ",
+          tensors.steps.size(), " steps and ", tensors.copies.size(), " copies");
+  const Tensor& first = tensors.parameters.front();
+  for (size_t i = 0; i < count; ++i) {
+    const Tensor &parameter = tensors.parameters[i], &gradient = tensors.gradients[i],
+                 &momentum = tensors.momenta[i];
+    require(parameter.dim() == 2 && parameter.is_floating_point() &&
+                parameter.scalar_type() == first.scalar_type() &&
+                parameter.device() == first.device() && parameter.is_non_overlapping_and_dense(),
+            "[muon] expected floating-point matrices that are dense in memory, of one dtype and "
+            "device, got ",
+            parameter.scalar_type(), " of shape ", parameter.sizes(), " with strides ",
+            parameter.strides(), " on ", parameter.device().str());
+    require(gradient.sizes() == parameter.sizes() && gradient.device() == parameter.device() &&
+                gradient.layout() == at::kStrided,
+            "[muon] expected a dense gradient of shape ", parameter.sizes(), " on ",
+            parameter.device().str(), ", got ", gradient.layout(), " of ", gradient.sizes(), " on ",
+            gradient.device().str());
+    const bool is_short =
+        momentum.scalar_type() == at::kBFloat16 && parameter.scalar_type() == at::kFloat;
+    require(momentum.sizes() == parameter.sizes() && momentum.strides() == parameter.strides() &&
+                momentum.scalar_type() == tensors.momenta.front().scalar_type() &&
+                (is_short || momentum.scalar_type() == parameter.scalar_type()),
+            "[muon] expected momenta of shape ", parameter.sizes(),
+            " and the parameter's strides, ", "all ", parameter.scalar_type(),
+            " or, beside float32, all BFloat16, got ", momentum.sizes(), " of ",
+            momentum.scalar_type(), " with strides ", momentum.strides());
+    check_number(tensors.steps[i], "steps", parameter, at::kFloat);
+  }
+  check_number(settings.learning_rate, "a learning rate", first, rate_dtype(first));
+  if (settings.skip.defined()) check_number(settings.skip, "skip", first, at::kFloat);
+  if (settings.norm.defined()) {
+    check_number(settings.norm, "a norm", first, at::kFloat);
+    require(settings.max_norm > 0, "[muon] expected a largest norm above 0, got ",
+            settings.max_norm);
+  }
+}
+
+// So much as an element of AdamW's updates, whose root mean square is about 0.2.
+double size_of_update(const Tensor& parameter) {
+  return 0.2 * std::sqrt(static_cast<double>(std::max(parameter.size(0), parameter.size(1))));
+}
+
+// Upper 16 bits of `wide`, float32, after noise was added to the lower ones: a hash of it, of
+// `other`, float32, and of the number of updates.
+Tensor rounded_by_chance(const Tensor& wide, const Tensor& other, const Tensor& step) {
+  constexpr int64_t kBits = 0xffffffff;
+  const auto bits_of = [](const Tensor& x) {
+    return x.contiguous().view(at::kInt).to(at::kLong).bitwise_and(kBits);
+  };
+  const auto mixed = [](const Tensor& bits, int shift, int64_t factor) {
+    return bits.bitwise_xor(bits.bitwise_right_shift(shift)).mul(factor).bitwise_and(kBits);
+  };
+  const Tensor own = bits_of(wide), others = bits_of(other);
+  const Tensor turned =
+      others.bitwise_left_shift(11).bitwise_or(others.bitwise_right_shift(21)).bitwise_and(kBits);
+  Tensor bits = own.bitwise_xor(turned).add(step.to(at::kLong).mul(0x9e3779b9)).bitwise_and(kBits);
+  bits = mixed(mixed(bits, 16, 0x85ebca6b), 13, 0xc2b2ae35);
+  const Tensor noise = bits.bitwise_xor(bits.bitwise_right_shift(16)).bitwise_and(0xffff);
+  const Tensor upper = own.add(noise).bitwise_and(0xffff0000).to(at::kInt).view(at::kFloat);
+  return at::where(wide.isfinite(), upper, wide).to(at::kBFloat16);
+}
+
+// `wide` into `kept`, which may be narrower.
+void keep(const Tensor& wide, const Tensor& other, const Tensor& step, bool by_chance,
+          const Tensor& kept) {
+  if (kept.is_same(wide)) return;
+  const bool is_chance = by_chance && kept.scalar_type() == at::kBFloat16;
+  kept.copy_(is_chance ? rounded_by_chance(wide, other, step) : wide);
+}
+
+Tensor widened(const Tensor& x) { return x.to(at::promote_types(x.scalar_type(), at::kFloat)); }
+
+// The part of the lists that `indices` name.
+MuonTensors part_of(const MuonTensors& tensors, const std::vector<size_t>& indices) {
+  MuonTensors part;
+  for (const size_t i : indices) {
+    part.parameters.push_back(tensors.parameters[i]);
+    part.gradients.push_back(tensors.gradients[i]);
+    part.momenta.push_back(tensors.momenta[i]);
+    part.steps.push_back(tensors.steps[i]);
+    if (!tensors.copies.empty()) part.copies.push_back(tensors.copies[i]);
+  }
+  return part;
+}
+
+// Matrices of one shape, as many as are orthogonalized at once.
+std::vector<MuonTensors> batches_of(const MuonTensors& tensors) {
+  std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> by_shape;
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const Tensor& parameter = tensors.parameters[i];
+    if (parameter.numel() > 0) by_shape[{parameter.size(0), parameter.size(1)}].push_back(i);
+  }
+  std::vector<MuonTensors> batches;
+  for (const auto& [shape, indices] : by_shape) {
+    const int64_t numel = shape.first * shape.second;
+    const auto most = static_cast<size_t>(std::max<int64_t>(1, kMostMuonElements / numel));
+    for (size_t begin = 0; begin < indices.size(); begin += most) {
+      const size_t end = std::min(begin + most, indices.size());
+      batches.push_back(part_of(tensors, {indices.begin() + static_cast<ptrdiff_t>(begin),
+                                          indices.begin() + static_cast<ptrdiff_t>(end)}));
+    }
+  }
+  return batches;
+}
+
+void reference_of_batch(const MuonTensors& batch, const MuonSettings& settings) {
+  at::_foreach_add_(batch.steps, 1);
+  std::vector<Tensor> directions;
+  for (size_t i = 0; i < batch.parameters.size(); ++i) {
+    const Tensor gradient = batch.gradients[i].to(widened(batch.parameters[i]).scalar_type()),
+                 factor = settings.norm.defined()
+                              ? clip_factor(settings.norm, settings.max_norm)
+                              : at::ones({}, gradient.options().dtype(at::kFloat));
+    const Tensor g = gradient * factor;
+    const Tensor m = widened(batch.momenta[i]).mul(settings.momentum).add(g, 1 - settings.momentum);
+    directions.push_back(settings.nesterov ? m.mul(settings.momentum).add(g, 1 - settings.momentum)
+                                           : m);
+    const bool by_chance =
+        settings.rounds_by_chance || batch.parameters[i].scalar_type() == at::kFloat;
+    keep(m, g, batch.steps[i], by_chance, batch.momenta[i]);
+  }
+  const Tensor o = orthogonalized(at::stack(directions), settings.iterations);
+  const double size = size_of_update(batch.parameters.front());
+  for (size_t i = 0; i < batch.parameters.size(); ++i) {
+    const Tensor& parameter = batch.parameters[i];
+    Tensor p = widened(parameter);
+    const Tensor rate = settings.learning_rate.to(p.scalar_type());
+    p = p - rate * settings.weight_decay * p - rate * size * o[static_cast<int64_t>(i)];
+    keep(p, o[static_cast<int64_t>(i)].contiguous(), batch.steps[i], settings.rounds_by_chance,
+         parameter);
+    if (!batch.copies.empty() && batch.copies[i].defined()) batch.copies[i].copy_(parameter);
+  }
+}
+
+bool kernels_take(const MuonTensors& tensors, const MuonSettings& settings) {
+  const auto& kernels = internal::kCudaMultiTensor;
+  const auto dtype = tensors.parameters.front().scalar_type();
+  if (dtype != at::kFloat && !(dtype == at::kBFloat16 && settings.rounds_by_chance)) return false;
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const Tensor& momentum = tensors.momenta[i];
+    if (!tensors.parameters[i].is_contiguous() || !momentum.is_contiguous() ||
+        !kernels.takes(tensors.parameters[i].device(), momentum.scalar_type()))
+      return false;
+  }
+  return true;
+}
+
+void update_by_kernels(MuonTensors batch, const MuonSettings& settings) {
+  const auto& kernels = internal::kCudaMultiTensor;
+  const Tensor& first = batch.parameters.front();
+  std::vector<size_t> copied_after;  // whose copies lie in another order
+  for (size_t i = 0; i < batch.parameters.size(); ++i) {
+    Tensor& gradient = batch.gradients[i];
+    if (!kernels.takes(gradient.device(), gradient.scalar_type()))
+      gradient = gradient.to(at::kFloat);
+    gradient = gradient.contiguous();
+    if (batch.copies.empty() || !batch.copies[i].defined() || batch.copies[i].is_contiguous())
+      continue;
+    copied_after.push_back(i);
+  }
+  MuonTensors written = batch;
+  for (const size_t i : copied_after) written.copies[i] = Tensor();
+  const Tensor directions =
+      at::empty({static_cast<int64_t>(batch.parameters.size()), first.size(0), first.size(1)},
+                first.options().dtype(at::kBFloat16).requires_grad(false));
+  kernels.muon_directions(written, settings, directions);
+  const Tensor o = orthogonalized(directions, settings.iterations).contiguous();
+  kernels.muon_update(written, settings, o, size_of_update(first));
+  for (const size_t i : copied_after) batch.copies[i].copy_(batch.parameters[i]);
+}
+
+}  // namespace
+
+Tensor orthogonalized(const Tensor& matrices, int64_t iterations) {
+  const auto dtype = matrices.scalar_type();
+  require(matrices.dim() == 3 &&
+              (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16),
+          "[muon] expected matrices (B, M, N) of float32, float64 or bfloat16, got ",
+          matrices.sizes(), " of ", dtype);
+  const at::NoGradGuard no_grad;
+  if (matrices.numel() == 0) return matrices.clone();
+  const bool is_tall = matrices.size(1) > matrices.size(2);
+  const auto turned = [&](const Tensor& x) { return is_tall ? x.transpose(1, 2) : x; };
+  const auto sums = at::promote_types(dtype, at::kFloat);
+  const Tensor norms =
+      at::linalg_vector_norm(matrices, 2, at::IntArrayRef{1, 2}, /*keepdim=*/true, sums);
+  Tensor x = turned(matrices.contiguous().div(norms.clamp_min(kLeastNorm).to(dtype)));
+  const int64_t batch = x.size(0), m = x.size(1);
+  const Tensor s = at::empty({batch, m, m}, x.options()), polynomial = at::empty_like(s);
+  Tensor next = turned(at::empty(matrices.sizes(), x.options()));
+  for (int64_t i = 0; i < iterations; ++i) {
+    Tensor square = s, sum = polynomial;
+    at::bmm_out(square, x, x.transpose(1, 2));
+    at::baddbmm_out(sum, s, s, s, kB, kC);
+    at::baddbmm_out(next, x, polynomial, x, kA, 1);
+    std::swap(x, next);
+  }
+  return turned(x);
+}
+
+void muon_reference(const MuonTensors& tensors, const MuonSettings& settings) {
+  const at::NoGradGuard no_grad;
+  if (tensors.parameters.empty()) return;
+  check(tensors, settings);
+  if (settings.skip.defined() && settings.skip.item<float>() == 1) return;
+  for (const MuonTensors& batch : batches_of(tensors)) reference_of_batch(batch, settings);
+}
+
+void muon(const MuonTensors& tensors, const MuonSettings& settings) {
+  if (tensors.parameters.empty()) return;
+  check(tensors, settings);
+  if (!kernels_take(tensors, settings)) return muon_reference(tensors, settings);
+  const at::NoGradGuard no_grad;
+  for (const MuonTensors& batch : batches_of(tensors)) update_by_kernels(batch, settings);
+}
+
+}  // namespace flashstep
