@@ -1,10 +1,14 @@
 // What `bench ops` measures: each operator's inputs, ours, PyTorch's and the formula, and the work.
+#include <algorithm>
+#include <cmath>
+
 #include <ATen/ATen.h>
 
 #include "flashstep/bench/ops.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/cost.h"
+#include "flashstep/ops/muon.h"
 
 namespace flashstep::tools {
 namespace {
@@ -72,18 +76,57 @@ void adamw_formula(const AdamWTensors& t, const AdamWSettings& s) {
   }
 }
 
+// Parameters, gradients, momenta, numbers of updates.
+MuonTensors muon_lists(const List& all) {
+  const auto list = [&](int64_t i) {
+    return List(all.begin() + i * kOpMatrices, all.begin() + (i + 1) * kOpMatrices);
+  };
+  return {.parameters = list(0),
+          .gradients = list(1),
+          .momenta = list(2),
+          .steps = list(3),
+          .copies = {}};
+}
+
+using MuonUpdate = void (*)(const MuonTensors&, const MuonSettings&);
+template <MuonUpdate kUpdate>
+Tensor updated_by_muon(const List& all) {
+  MuonSettings settings;
+  settings.learning_rate = at::full({}, 1e-3, all.back().options().dtype(at::kFloat));
+  kUpdate(muon_lists(all), settings);
+  return all.front();
+}
+
+// As torch.optim.Muon has it: a matrix at a time, orthogonalized in bfloat16; float64 as it is.
+void muon_formula(const MuonTensors& t, const MuonSettings& s) {
+  for (size_t i = 0; i < t.parameters.size(); ++i) {
+    const Tensor m = t.momenta[i], g = t.gradients[i].to(m.scalar_type());
+    t.steps[i].add_(1);
+    m.mul_(s.momentum).add_(g * (1 - s.momentum));
+    Tensor x = m * s.momentum + g * (1 - s.momentum);
+    if (x.scalar_type() != at::kDouble) x = x.to(at::kBFloat16);
+    x = x / x.norm();
+    for (int64_t n = 0; n < s.iterations; ++n) {
+      const Tensor square = at::mm(x, x.t());
+      x = at::addmm(x, at::addmm(square, square, square, -4.7750, 2.0315), x, 3.4445);
+    }
+    const double size = 0.2 * std::sqrt(std::max(m.size(0), m.size(1)));
+    t.parameters[i].mul_(1 - s.learning_rate * s.weight_decay);
+    t.parameters[i].sub_(s.learning_rate * size * x.to(m.scalar_type()));
+  }
+}
+
 Tensor grad_norm_formula(const List& gradients) {
   List squares;
   for (const Tensor& x : gradients) squares.push_back(x.square().sum());
   return at::stack(squares).sum().sqrt();
 }
 
-OpInputs adamw_inputs(const OpSize& s) {
+OpInputs update_inputs(const OpSize& s, const std::vector<std::string>& lists) {
   OpInputs in;
   in.in_place = true;
   const auto wide = at::TensorOptions(at::kFloat).device(s.device);
-  for (const char* list : {"parameters", "gradients", "first", "second", "steps"}) {
-    const std::string name = list;
+  for (const std::string& name : lists) {
     for (int64_t i = 0; i < kOpMatrices; ++i) {
       Tensor x = name == "steps" ? at::zeros({}, wide) : at::randn({s.width, s.width}, wide) * 0.1;
       if (name == "gradients") x = s.draw({s.width, s.width}).detach();
@@ -180,12 +223,26 @@ const std::vector<Operator>& operators() {
        }},
       {"adamw",
        {kUpdatePass},
-       adamw_inputs,
+       [](const OpSize& s) {
+         return update_inputs(s, {"parameters", "gradients", "first", "second", "steps"});
+       },
        updated<adamw>,
        updated<adamw_reference>,
        updated<adamw_formula>,
        [](const OpSize& s, bool) {
          return Work{adamw_bytes(kOpMatrices * s.width * s.width, element_bytes(s.dtype), 0)};
+       }},
+      {"muon",
+       {kUpdatePass},
+       [](const OpSize& s) {
+         return update_inputs(s, {"parameters", "gradients", "momenta", "steps"});
+       },
+       updated_by_muon<muon>,
+       updated_by_muon<muon_formula>,
+       updated_by_muon<muon_formula>,
+       [](const OpSize& s, bool) {
+         return Work{muon_bytes(kOpMatrices * s.width * s.width, element_bytes(s.dtype), 0),
+                     kOpMatrices * muon_flops(s.width, s.width)};
        }},
   };
   return all;

@@ -91,6 +91,12 @@ inline double muon_flops(int64_t rows, int64_t columns) {
              n = static_cast<double>(std::max(rows, columns));
   return static_cast<double>(kMuonIterations) * (4 * m * m * n + 2 * m * m * m);
 }
+// What the update must move besides: gradient and momentum read, momentum and a bfloat16 direction
+// written; direction and parameter read, parameter and copy written.
+inline double muon_bytes(int64_t numel, int64_t gradient_bytes, int64_t copy_bytes) {
+  return static_cast<double>(numel) *
+         static_cast<double>(gradient_bytes + 2 * 4 + 2 * 2 + 2 * 4 + copy_bytes);
+}
 // Elements of matrices that are orthogonalized at once, but for a larger one alone: enough for a
 // GPU's every multiprocessor. In bfloat16 an update holds at most kMuonBytes for each.
 inline constexpr int64_t kMostMuonElements = int64_t{1} << 26;

@@ -11,6 +11,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/multi_tensor_kernels.h"
+#include "flashstep/products/product.h"
 
 namespace flashstep {
 namespace {
@@ -205,7 +206,7 @@ void update_by_kernels(MuonTensors batch, const MuonSettings& settings) {
       at::empty({static_cast<int64_t>(batch.parameters.size()), first.size(0), first.size(1)},
                 first.options().dtype(at::kBFloat16).requires_grad(false));
   kernels.muon_directions(written, settings, directions);
-  const Tensor o = orthogonalized(directions, settings.iterations).contiguous();
+  const Tensor o = orthogonalized(directions, settings.iterations);
   kernels.muon_update(written, settings, o, size_of_update(first));
   for (const size_t i : copied_after) batch.copies[i].copy_(batch.parameters[i]);
 }
@@ -220,23 +221,24 @@ Tensor orthogonalized(const Tensor& matrices, int64_t iterations) {
           matrices.sizes(), " of ", dtype);
   const at::NoGradGuard no_grad;
   if (matrices.numel() == 0) return matrices.clone();
-  const bool is_tall = matrices.size(1) > matrices.size(2);
-  const auto turned = [&](const Tensor& x) { return is_tall ? x.transpose(1, 2) : x; };
   const auto sums = at::promote_types(dtype, at::kFloat);
   const Tensor norms =
       at::linalg_vector_norm(matrices, 2, at::IntArrayRef{1, 2}, /*keepdim=*/true, sums);
-  Tensor x = turned(matrices.contiguous().div(norms.clamp_min(kLeastNorm).to(dtype)));
-  const int64_t batch = x.size(0), m = x.size(1);
-  const Tensor s = at::empty({batch, m, m}, x.options()), polynomial = at::empty_like(s);
-  Tensor next = turned(at::empty(matrices.sizes(), x.options()));
+  Tensor x = matrices.contiguous().div(norms.clamp_min(kLeastNorm).to(dtype));
+  Tensor next = at::empty_like(x);
+  // Of a tall matrix x^T x is the smaller one, and the polynomial stands on the right.
+  const bool is_tall = x.size(1) > x.size(2);
+  const int64_t least = std::min(x.size(1), x.size(2));
+  const Tensor square = at::empty({x.size(0), least, least}, x.options()),
+               polynomial = at::empty_like(square);
   for (int64_t i = 0; i < iterations; ++i) {
-    Tensor square = s, sum = polynomial;
-    at::bmm_out(square, x, x.transpose(1, 2));
-    at::baddbmm_out(sum, s, s, s, kB, kC);
-    at::baddbmm_out(next, x, polynomial, x, kA, 1);
+    const Tensor turned = x.transpose(1, 2);
+    batched_product(is_tall ? turned : x, is_tall ? x : turned, square);
+    batched_product(square, square, polynomial, kC, square, kB);
+    batched_product(is_tall ? x : polynomial, is_tall ? polynomial : x, next, 1, x, kA);
     std::swap(x, next);
   }
-  return turned(x);
+  return x;
 }
 
 void muon_reference(const MuonTensors& tensors, const MuonSettings& settings) {

@@ -42,14 +42,22 @@ cudaDataType_t type_of(at::ScalarType type) {
   return type == at::kFloat ? CUDA_R_32F : type == at::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// A matrix as it lies in memory, by columns: a tensor with dense rows is its own transpose.
+// A matrix as it lies in memory, by columns: a tensor with dense rows is its own transpose. Or a
+// batch of such.
 struct Matrix {
   const void* data;
   at::ScalarType type;
   int64_t rows, columns, stride;
   bool transposed;  // to be, before it is multiplied
+  int64_t batch = 1, batch_stride = 0;
 };
 Matrix matrix_of(const Tensor& x) {
+  if (x.dim() == 3) {
+    Matrix all = matrix_of(x[0]);
+    all.batch = x.size(0);
+    all.batch_stride = x.stride(0);
+    return all;
+  }
   const bool dense_rows =
       x.stride(1) == 1 && (x.stride(0) != 1 || x.size(1) == 1 || x.size(0) == 1);
   const int64_t least = std::max<int64_t>(1, dense_rows ? x.size(1) : x.size(0));
@@ -72,7 +80,16 @@ Layout layout_of(const Matrix& m) {
   check(cublasLtMatrixLayoutCreate(&layout, type_of(m.type), static_cast<uint64_t>(m.rows),
                                    static_cast<uint64_t>(m.columns), m.stride),
         "describing a matrix");
-  return {layout, cublasLtMatrixLayoutDestroy};
+  Layout owned(layout, cublasLtMatrixLayoutDestroy);
+  if (m.batch == 1) return owned;
+  const auto count = static_cast<int32_t>(m.batch);
+  check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                         sizeof(count)),
+        "describing a batch");
+  check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                         &m.batch_stride, sizeof(m.batch_stride)),
+        "describing a batch");
+  return owned;
 }
 
 // How one shape is computed.
@@ -153,7 +170,7 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
   return plan;
 }
 
-using Key = std::array<int64_t, 20>;
+using Key = std::array<int64_t, 24>;
 Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const void* c,
            bool adds) {
   return {device,
@@ -175,7 +192,11 @@ Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const 
           d.stride,
           alignment_of(d.data),
           alignment_of(c),
-          adds};
+          adds,
+          d.batch,
+          a.batch_stride,
+          b.batch_stride,
+          d.batch_stride};
 }
 
 bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
@@ -183,6 +204,7 @@ bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
 // What a table knows the product by; none for tensors that lie otherwise.
 std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
                                      const void* c, bool adds) {
+  if (d.batch > 1) return std::nullopt;
   if (a.type == at::kFloat) return std::nullopt;  // whose algorithms depend on rounds_to_tf32()
   if (reduction_of(a.type) != at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK)
     return std::nullopt;  // other algorithms, other numbers
@@ -227,6 +249,22 @@ const Plan& plan_for(cublasLtHandle_t handle, int device, const Matrix& a, const
   return *plans.known.emplace(key, Known{std::move(plan), shape}).first->second.plan;
 }
 
+// Of dense rows, also where there is one column.
+Matrix rows_of(const Tensor& d) {
+  if (d.dim() == 3) {
+    Matrix all = rows_of(d[0]);
+    all.batch = d.size(0);
+    all.batch_stride = d.stride(0);
+    return all;
+  }
+  return {d.const_data_ptr(),
+          d.scalar_type(),
+          d.size(1),
+          d.size(0),
+          std::max(d.stride(0), d.size(1)),
+          false};
+}
+
 // By columns d' = b' a': the operands change places.
 struct Operands {
   Matrix left, right, result;
@@ -235,18 +273,12 @@ struct Operands {
   Operands(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c)
       : left(matrix_of(b)),
         right(matrix_of(a)),
-        result{d.const_data_ptr(),
-               d.scalar_type(),
-               d.size(1),
-               d.size(0),
-               std::max(d.stride(0), d.size(1)),
-               false},
+        result(rows_of(d)),
         added(c.defined() ? c.const_data_ptr() : d.const_data_ptr()) {}
 };
 
 void launch(cublasLtHandle_t handle, const Plan& plan, const Operands& operands, const Tensor& d,
-            bool adds) {
-  const float alpha = 1, beta = adds ? 1 : 0;
+            float alpha, float beta) {
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
   Tensor own;
   void* workspace = nullptr;
@@ -288,13 +320,15 @@ bool lt_takes(const Tensor& a) {
   return a.is_cuda() && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
-void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
+void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c, double alpha,
+                double beta) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto handle = at::cuda::getCurrentCUDABlasLtHandle();
   const Operands operands(a, b, d, c);
   const Plan& plan = plan_for(handle, a.device().index(), operands.left, operands.right,
                               operands.result, operands.added, c.defined());
-  launch(handle, plan, operands, d, c.defined());
+  launch(handle, plan, operands, d, static_cast<float>(alpha),
+         c.defined() ? static_cast<float>(beta) : 0);
 }
 
 // Small products first, so that the sum loses least: low high + high low + high high.
@@ -334,7 +368,7 @@ void lt_product_by(int64_t algorithm, const Tensor& a, const Tensor& b, const Te
   const Operands operands(a, b, d, c);
   const auto plan =
       make_plan(handle, operands.left, operands.right, operands.result, operands.added, algorithm);
-  launch(handle, *plan, operands, d, c.defined());
+  launch(handle, *plan, operands, d, 1, c.defined() ? 1 : 0);
 }
 
 }  // namespace flashstep::internal

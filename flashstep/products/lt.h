@@ -12,8 +12,9 @@
 namespace flashstep::internal {
 
 bool lt_takes(const at::Tensor& a);
-// As flashstep::product, which has checked its arguments.
-void lt_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, const at::Tensor& c);
+// As flashstep::product or batched_product, which have checked their arguments.
+void lt_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, const at::Tensor& c,
+                double alpha = 1, double beta = 1);
 // The same of float32 tensors, each of which is split into bfloat16.
 void split_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
                    const at::Tensor& c);

@@ -13,7 +13,9 @@ namespace {
 using at::Tensor;
 
 bool lt_takes(const Tensor&) { return false; }
-void lt_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
+void lt_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double) {
+  no_cuda();
+}
 void split_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
 LtMachine lt_machine() { return {}; }
 std::vector<ProductShape> lt_shapes() { return {}; }

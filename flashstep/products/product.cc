@@ -61,6 +61,14 @@ bool is_split(const Tensor& a, const Tensor& b) {
   return std::min({a.size(0), a.size(1), b.size(1)}) >= kLeastSplit && internal::splits_products(a);
 }
 
+// What cuBLASLt takes as it lies.
+bool are_strided_matrices(const Tensor& x, bool by_rows) {
+  const auto are_dense = [&](int64_t along, int64_t across) {
+    return x.stride(along) == 1 && x.stride(across) >= x.size(along);
+  };
+  return are_dense(2, 1) || (!by_rows && are_dense(1, 2));
+}
+
 }  // namespace
 
 void set_float32_products(Float32Products how) { float32_way = how; }
@@ -88,6 +96,30 @@ void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c)
   if (a.size(1) > 0 && internal::lt_takes(a)) return internal::lt_product(dense(a), dense(b), d, c);
   const auto wide = at::mm(a.to(at::kFloat), b.to(at::kFloat));
   d.copy_(c.defined() ? wide + c : wide);
+}
+
+void batched_product(const Tensor& a, const Tensor& b, const Tensor& d, double alpha,
+                     const Tensor& c, double beta) {
+  require(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1) &&
+              a.scalar_type() == b.scalar_type() && a.device() == b.device(),
+          "[product] expected a (B, M, K) and b (B, K, N) of one dtype and device, got ",
+          Described{a}, " and ", Described{b});
+  const std::vector<int64_t> shape = {a.size(0), a.size(1), b.size(2)};
+  require(d.sizes() == shape && d.scalar_type() == a.scalar_type() && d.device() == a.device(),
+          "[product] expected d of shape ", at::IntArrayRef(shape), " like a, got ", Described{d});
+  require(!c.defined() || (c.sizes() == d.sizes() && c.strides() == d.strides() &&
+                           c.scalar_type() == d.scalar_type() && c.device() == d.device()),
+          "[product] expected c like d, ", Described{d}, ", got ", Described{c});
+  if (d.numel() == 0) return;
+  const bool is_short = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
+  if (is_short && a.size(2) > 0 && internal::lt_takes(a) && are_strided_matrices(a, false) &&
+      are_strided_matrices(b, false) && are_strided_matrices(d, /*by_rows=*/true)) {
+    RECORD_FUNCTION("flashstep::bmm", std::vector<c10::IValue>({a, b}));
+    return internal::lt_product(a, b, d, c, alpha, beta);
+  }
+  const at::NoGradGuard no_grad;
+  Tensor result = d;
+  at::baddbmm_out(result, c.defined() ? c : d, a, b, c.defined() ? beta : 0, alpha);
 }
 
 }  // namespace flashstep

@@ -18,6 +18,14 @@ namespace flashstep {
 void product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
              const at::Tensor& c = {});
 
+// d = alpha a b + beta c of each matrix of a batch:
+//   a (B, M, K), b (B, K, N), of any strides, of one dtype; d (B, M, N), another tensor than these;
+//   c like d, or undefined: nothing is added.
+// On a GPU cuBLASLt computes those of 16 bits whose matrices have dense rows or columns, rows in d,
+// as above; the others, and those of a CPU, LibTorch does.
+void batched_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
+                     double alpha = 1, const at::Tensor& c = {}, double beta = 1);
+
 namespace internal {
 
 // Whether a product of such tensors is split.

@@ -77,6 +77,32 @@ TEST_F(ProductGpu, AgreesWithFloat64) {
   }
 }
 
+// Whatever lies by rows or by columns, in parts of larger matrices or one behind the other.
+TEST_F(ProductGpu, OfABatchAgreesWithFloat64) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {5, 7, 3}, {64, 96, 160}, {257, 33, 65}}) {
+      for (int layout = 0; layout < 8; ++layout) {
+        const auto batch = [&](int64_t rows, int64_t columns, bool by_columns) {
+          const Tensor whole = by_columns ? randn({3, columns, rows + 8}, dtype).transpose(1, 2)
+                                          : randn({3, rows, columns + 8}, dtype);
+          return by_columns ? whole.slice(1, 0, rows) : whole.slice(2, 0, columns);
+        };
+        const Tensor a = batch(m, k, layout & 1), b = batch(k, n, layout & 2);
+        const Tensor c = batch(m, n, false), d = at::full_like(c, NAN);
+        const Tensor like_c = at::empty_strided(c.sizes(), c.strides(), c.options()).fill_(NAN);
+        const bool adds = layout & 4;
+        Tensor expected = 0.5 * at::bmm(a.to(at::kDouble), b.to(at::kDouble));
+        batched_product(a, b, adds ? like_c : d, 0.5, adds ? c : Tensor(), -2);
+        if (adds) expected = expected - 2 * c.to(at::kDouble);
+        const double unit = dtype == at::kFloat ? 6e-8 : dtype == at::kHalf ? 5e-4 : 4e-3;
+        const Tensor allowed = 4e-7 * k + unit * (4 * expected.abs() + 4 * c.abs() + 1);
+        EXPECT_TRUE(testing::close_within(adds ? like_c : d, expected, allowed))
+            << dtype << ' ' << m << ' ' << n << ' ' << k << ' ' << layout;
+      }
+    }
+  }
+}
+
 struct SplitProducts {
   SplitProducts() { set_float32_products(Float32Products::kSplit); }
   ~SplitProducts() { set_float32_products(Float32Products::kExact); }

@@ -172,6 +172,19 @@ TEST(Product, OfACpuIsOneOfTheThree) {
   EXPECT_TRUE(torch::equal(d, torch::full_like(d, 6)));
 }
 
+TEST(Product, OfABatch) {
+  at::manual_seed(3);
+  const Tensor a = at::randn({2, 3, 4}), b = at::randn({2, 5, 4}).transpose(1, 2),
+               c = at::randn({2, 3, 5}), d = at::empty_like(c);
+  batched_product(a, b, d);
+  EXPECT_TRUE(at::allclose(d, at::bmm(a, b)));
+  batched_product(a, b, d, 0.5, c, -2);
+  EXPECT_TRUE(at::allclose(d, 0.5 * at::bmm(a, b) - 2 * c, 1e-5, 1e-5));
+  EXPECT_THROW(batched_product(a, a, d), UserError);
+  EXPECT_THROW(batched_product(a, b, c[0]), UserError);
+  EXPECT_THROW(batched_product(a, b, d, 1, c.to(at::kDouble)), UserError);
+}
+
 TEST(Product, NamesWhatIsWrong) {
   const Tensor a = torch::ones({4, 6}), b = torch::ones({6, 8}), d = torch::ones({4, 8});
   const Tensor far = torch::ones({6, 8}, at::kMeta);

@@ -74,6 +74,23 @@ def adamw(*lists):
     return lists[0]
 
 
+def muon(*lists):
+    """As torch.optim.Muon has it: a matrix at a time, orthogonalized in bfloat16 (in the check in float64)."""
+    parts = [lists[i * MATRICES:(i + 1) * MATRICES] for i in range(4)]
+    for p, g, m, n in zip(*parts):
+        n += 1
+        m.lerp_(g.to(m.dtype), 0.05)
+        x = g.to(m.dtype).lerp(m, 0.95)
+        x = x if x.dtype == torch.float64 else x.bfloat16()
+        x = x / x.norm().clamp(min=1e-7)
+        for _ in range(5):
+            square = x @ x.T
+            x = torch.addmm(x, torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+        p.mul_(1 - 1e-3 * 0.1)
+        p.sub_(x.to(p.dtype), alpha=1e-3 * 0.2 * max(p.shape)**0.5)
+    return lists[0]
+
+
 class Op:
     """A formula, its inputs and, of the first `rows` of them, that their rows have nothing to do with each other."""
 
@@ -95,6 +112,7 @@ OPS = {
                                lambda s: (s.leaf(s.rows, s.width), s.leaf(s.vocab, s.width, scale=0.02), ids(s))),
     "grad_norm": Op(grad_norm, lambda s: tuple(s.plain(s.width, s.width) for _ in range(MATRICES))),
     "adamw": Op(adamw, lambda s: s.moments(), in_place=True),
+    "muon": Op(muon, lambda s: s.moments(muon=True), in_place=True),
 }
 
 
@@ -137,10 +155,10 @@ class Case:
     def leaf(self, *shape, scale=1, shift=0):
         return (self.plain(*shape) * scale + shift).requires_grad_()
 
-    def moments(self):
+    def moments(self, muon=False):
         square = lambda: torch.randn(self.width, self.width, device=self.device) * 0.1
-        make = (square, lambda: self.plain(self.width, self.width), square, lambda: square().square(),
-                lambda: torch.zeros((), device=self.device))
+        make = (square, lambda: self.plain(self.width, self.width), square,
+                *(() if muon else (lambda: square().square(),)), lambda: torch.zeros((), device=self.device))
         return tuple(one() for one in make for _ in range(MATRICES))
 
     def like(self, y):
