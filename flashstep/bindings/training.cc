@@ -1,4 +1,5 @@
-// Norms of gradients, AdamW's update, learning rates and first values of parameters for Python.
+// Norms of gradients, updates of AdamW and Muon, learning rates and first values of parameters for
+// Python.
 #include <map>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/kinds.h"
+#include "flashstep/ops/muon.h"
 #include "flashstep/optim.h"
 #include "flashstep/version.h"
 
@@ -68,6 +70,32 @@ void adamw_update(Tensors parameters, Tensors gradients, Tensors exp_avgs, Tenso
   }
 }
 
+// The same by Muon, of matrices.
+void muon_update(Tensors parameters, Tensors gradients, Tensors momenta, Tensors steps,
+                 const Tensor& learning_rate, double momentum, double weight_decay, bool nesterov,
+                 int64_t iterations) {
+  const at::NoGradGuard no_grad;
+  require(learning_rate.numel() == 1, "[Muon] expected an lr of one number, got a tensor of shape ",
+          learning_rate.sizes());
+  std::map<std::string, MuonTensors> batches;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    MuonTensors& batch = batches[internal::kind_of(parameters[i])];
+    batch.parameters.push_back(parameters[i]);
+    batch.gradients.push_back(gradients.at(i));
+    batch.momenta.push_back(momenta.at(i));
+    batch.steps.push_back(steps.at(i));
+  }
+  for (const auto& [kind, batch] : batches) {
+    MuonSettings settings;
+    settings.learning_rate = rate_beside(batch.parameters[0], learning_rate);
+    settings.momentum = momentum;
+    settings.weight_decay = weight_decay;
+    settings.nesterov = nesterov;
+    settings.iterations = iterations;
+    muon(batch, settings);
+  }
+}
+
 double cosine_learning_rate(int64_t step, double learning_rate, double min_learning_rate,
                             int64_t warmup_steps, int64_t cosine_steps) {
   return learning_rate_at({learning_rate, min_learning_rate, warmup_steps, cosine_steps}, step);
@@ -108,6 +136,11 @@ void register_training(torch::Library& library) {
       "Tensor(c!)[] exp_avg_sqs, Tensor(d!)[] max_exp_avg_sqs, Tensor(e!)[] steps, *, "
       "Tensor learning_rate, float beta1, float beta2, float eps, float weight_decay) -> ()",
       &adamw_update);
+  definitions.plain(
+      "muon_(Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] momenta, "
+      "Tensor(c!)[] steps, *, Tensor learning_rate, float momentum, float weight_decay, "
+      "bool nesterov, int iterations) -> ()",
+      &muon_update);
   definitions.plain(
       "cosine_learning_rate(int step, *, float learning_rate, float min_learning_rate, "
       "int warmup_steps, int cosine_steps) -> float",

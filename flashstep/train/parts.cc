@@ -39,20 +39,6 @@ std::unique_ptr<MuonOptions> muon_options(const Config& config) {
   return options;
 }
 
-// Of muon: the blocks' matrices, then what AdamW updates.
-std::vector<torch::optim::OptimizerParamGroup> groups_of(const Transformer& model,
-                                                         const Config& config) {
-  if (config.optimizer.kind == "adamw")
-    return {torch::optim::OptimizerParamGroup(model->parameters())};
-  std::vector<at::Tensor> matrices, others;
-  for (const auto& item : model->named_parameters()) {
-    const bool is_of_block = item.key().starts_with("layers.") && item.value().dim() == 2;
-    (is_of_block ? matrices : others).push_back(item.value());
-  }
-  return {{std::move(matrices), muon_options(config)},
-          {std::move(others), std::make_unique<torch::optim::AdamWOptions>(adamw_options(config))}};
-}
-
 // Of parameters that lie row by row, as a model's do.
 PartFill fill_from(const StoredTensors& weights) {
   return [weights](const std::string& name, const at::Tensor& values, int64_t begin) {
@@ -130,6 +116,19 @@ StepOptions step_options(const Config& config) {
   return step;
 }
 
+std::vector<torch::optim::OptimizerParamGroup> optimizer_groups(const Transformer& model,
+                                                                const Config& config) {
+  if (config.optimizer.kind == "adamw")
+    return {torch::optim::OptimizerParamGroup(model->parameters())};
+  std::vector<at::Tensor> matrices, others;
+  for (const auto& item : model->named_parameters()) {
+    const bool is_of_block = item.key().starts_with("layers.") && item.value().dim() == 2;
+    (is_of_block ? matrices : others).push_back(item.value());
+  }
+  return {{std::move(matrices), muon_options(config)},
+          {std::move(others), std::make_unique<torch::optim::AdamWOptions>(adamw_options(config))}};
+}
+
 TrainedParts make_parts(const Config& config, torch::Device device, Group* group,
                         const StoredTensors& weights) {
   ParallelizeOptions spread{autocast_dtype(config.train)};
@@ -137,8 +136,8 @@ TrainedParts make_parts(const Config& config, torch::Device device, Group* group
       make_model(config, device, shards_parameters(config.parallel, group), spread.fill, weights);
   std::shared_ptr<Parallelism> parallel = parallelize(*model, config.parallel, group, spread);
   const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
-  auto optimizer = make_optimizer(groups_of(model, config), adamw_options(config), config.parallel,
-                                  *parallel, moments);
+  auto optimizer = make_optimizer(optimizer_groups(model, config), adamw_options(config),
+                                  config.parallel, *parallel, moments);
   return {std::move(model), std::move(parallel), std::move(optimizer)};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
@@ -32,6 +33,11 @@ struct TrainedParts {
   std::shared_ptr<Parallelism> parallel;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
+
+// What config.optimizer.kind says: all parameters, or those that Muon updates, the blocks'
+// matrices, then the others.
+std::vector<torch::optim::OptimizerParamGroup> optimizer_groups(const Transformer& model,
+                                                                const Config& config);
 
 // `config`: resolved; `group` null: a process alone. `weights`: those of train.init_from, the same
 // on all ranks (share_tensors); empty: new ones. Parameters that ranks are to divide are not

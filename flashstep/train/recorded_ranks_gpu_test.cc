@@ -66,6 +66,19 @@ TEST(GpuRecordedRanks, DividedOptimizersUpdateInReplays) {
   });
 }
 
+TEST(GpuRecordedRanks, MatricesOfMuonAreDividedInReplays) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    for (const char* copies : {"all", "none"}) {
+      RecordedCase c = division("bucketed", copies, "whole");
+      c.optimizer = "muon";
+      c.precision = Precision::kBFloat16;
+      SCOPED_TRACE(copies);
+      expect_recorded_as_launched(c, device, &group);
+    }
+  });
+}
+
 RecordedCase fully_sharded(Precision precision) {
   RecordedCase c = division("bucketed", "all", "full");
   c.precision = precision;

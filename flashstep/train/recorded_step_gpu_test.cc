@@ -89,6 +89,19 @@ TEST(GpuRecordedStep, SplitProductsShortMomentsAndStreamsAreReplayed) {
   expect_recorded_as_launched(c, kGpu);
 }
 
+TEST(GpuRecordedStep, MuonIsReplayed) {
+  FLASHSTEP_NEED_GPUS(1);
+  RecordedCase c;
+  c.optimizer = "muon";
+  for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    for (const auto moments : {at::kFloat, at::kBFloat16}) {
+      c.precision = precision;
+      c.moments = moments;
+      expect_recorded_as_launched(c, kGpu);
+    }
+  }
+}
+
 TEST(GpuRecordedStep, RecomputedForwardPassesAreReplayedWithTheSameBits) {
   FLASHSTEP_NEED_GPUS(1);
   for (const Precision precision :

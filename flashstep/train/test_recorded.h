@@ -19,6 +19,7 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/parallelize.h"
+#include "flashstep/train/parts.h"
 #include "flashstep/train/recorded_step.h"
 
 namespace flashstep {
@@ -41,6 +42,7 @@ struct RecordedCase {
   double max_norm = 0.5;
   bool update_in_backward = false;
   at::ScalarType moments = at::kFloat;
+  std::string optimizer = "adamw";
   ParallelConfig parallel;
   std::function<void(TransformerImpl& model)> prepare;  // once, before the first step
   // Changes the loss of a micro-batch.
@@ -89,8 +91,11 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   if (c.precision != Precision::kFloat32)
     options.autocast = c.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf;
   const auto ranks = parallelize(*model, parallel, group, options);
+  Config config;
+  config.optimizer.kind = c.optimizer;
   const auto optimizer =
-      make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, *ranks, c.moments);
+      make_optimizer(optimizer_groups(model, config), torch::optim::AdamWOptions(1e-2), parallel,
+                     *ranks, c.moments);
   const auto ids = [&] {
     return at::zeros({3, c.model.context_length}, at::TensorOptions(device).dtype(at::kLong));
   };

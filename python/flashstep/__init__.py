@@ -10,7 +10,7 @@ from ._data_parallel import DistributedDataParallel
 from ._fully_sharded import FullyShardedDataParallel
 from ._grad_scaler import GradScaler
 from ._library import __version__
-from ._optim import AdamW, cosine_learning_rate
+from ._optim import AdamW, Muon, cosine_learning_rate
 from ._operators import (
     FlashAttention,
     TiledFlashAttention,
@@ -35,6 +35,7 @@ __all__ = [
     "FlashAttention",
     "FullyShardedDataParallel",
     "GradScaler",
+    "Muon",
     "ShardedOptimizer",
     "TiledFlashAttention",
     "Tokenizer",

@@ -211,6 +211,10 @@ def _optimizer_state(
                 f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}"
             )
         saved = from_json(kept["groups"])
+        if any("muon" in group for group in saved):
+            raise ValueError(
+                f"[checkpoint] expected a state that AdamW has, got {path}, where Muon updates some parameters"
+            )
         if [[numbers.get(_plain(name)) for name in group["params"]] for group in saved] != [
             group["params"] for group in groups
         ]:

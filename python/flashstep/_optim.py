@@ -1,4 +1,4 @@
-"""AdamW and a learning rate, as the program has them."""
+"""AdamW, Muon and a learning rate, as the program has them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AdamW(torch.optim.Optimizer):
                 [state["exp_avg_sq"] for state in states],
                 [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
                 [state["step"] for state in states],
-                learning_rate=rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device="cpu"),
+                learning_rate=_as_tensor(rate),
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
                 eps=group["eps"],
@@ -83,6 +83,79 @@ class AdamW(torch.optim.Optimizer):
                 state[kind] = torch.empty_like(parameter, dtype=state[kind].dtype).copy_(state[kind])
         if state["step"].device != parameter.device:  # torch's AdamW counts on the CPU
             state["step"] = state["step"].to(parameter.device)
+        return state
+
+
+def _as_tensor(rate: float | Tensor) -> Tensor:
+    return rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device="cpu")
+
+
+# Options of torch.optim.Muon that have one value here.
+MUON_CONSTANTS = {"ns_coefficients": (3.4445, -4.7750, 2.0315), "eps": 1e-7, "adjust_lr_fn": "match_rms_adamw"}
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al., 2024; Liu et al., 2025) of weight matrices inside of a network, not of embeddings and heads:
+    torch.optim.Muon with adjust_lr_fn "match_rms_adamw", matrices of one shape together; either loads what the other
+    saved. A CPU computes in float32 what torch computes in bfloat16. An lr that is a tensor on the GPU is read there
+    by each update."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+    ) -> None:
+        for name, value, is_right, expected in (
+            ("lr", lr, lr >= 0, "at least 0"),
+            ("weight_decay", weight_decay, weight_decay >= 0, "at least 0"),
+            ("momentum", momentum, 0 <= momentum < 1, "a number in [0, 1)"),
+            ("ns_steps", ns_steps, ns_steps >= 1, "at least 1"),
+        ):
+            if not is_right:
+                raise ValueError(f"[Muon] expected {name} of {expected}, got {value}")
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
+        super().__init__(params, {**defaults, "ns_steps": ns_steps, **MUON_CONSTANTS})
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            if parameter.ndim != 2:
+                raise ValueError(f"[Muon] expected matrices, got a parameter of shape {tuple(parameter.shape)}")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for name, value in MUON_CONSTANTS.items():  # of a state that torch's saved
+                if group[name] != value:
+                    raise ValueError(f"[Muon] expected {name} of {value}, got {group[name]}")
+            with_gradient = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not with_gradient:
+                continue
+            states = [self._state_of(parameter) for parameter in with_gradient]
+            operators.muon_(
+                with_gradient,
+                [parameter.grad for parameter in with_gradient],
+                [state["momentum_buffer"] for state in states],
+                [state["step"] for state in states],
+                learning_rate=_as_tensor(group["lr"]),
+                momentum=group["momentum"],
+                weight_decay=group["weight_decay"],
+                nesterov=group["nesterov"],
+                iterations=group["ns_steps"],
+            )
+        return loss
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        if "step" not in state:  # torch's has none
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
         return state
 
 
