@@ -78,8 +78,9 @@ class SkippableOptimizer {
 };
 
 // Of a group of matrices that AdamW updates by Muon: by its momentum, orthogonalized (ops/muon.h
-// has the formula and its sources). An update is as large as one of AdamW's, so its learning rate
-// and weight decay suit it; betas and eps mean nothing. For the weights inside of a network, not
+// has the formula and its sources). An update is as large as one of AdamW's, so that a
+// schedule serves both; the best rate is higher, in our runs 2 to 4 times. betas and eps mean
+// nothing. For the weights inside of a network, not
 // for embeddings or what makes logits:
 //
 //   flashstep::AdamW optimizer({{matrices, std::make_unique<flashstep::MuonOptions>(1e-3)},

@@ -1,6 +1,6 @@
 // Muon's update of many matrices (K. Jordan et al., "Muon: An optimizer for hidden layers in neural
 // networks", 2024), with the size of an update and the weight decay of J. Liu et al., "Muon is
-// scalable for LLM training", 2025: a rate that suits AdamW suits it.
+// scalable for LLM training", 2025: as large as AdamW's.
 #pragma once
 
 #include <vector>

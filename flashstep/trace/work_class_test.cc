@@ -71,6 +71,8 @@ TEST(WorkClass, KnowsKernelsByTheirNames) {
         "namespace)::pow_tensor_scalar_kernel_impl<float, float>(at::TensorIteratorBase&, "
         "float)...>",
         "triton_poi_fused_add_mul_0",
+        "void flashstep::multi_tensor::<unnamed>::muon_directions_kernel<float>(flashstep::"
+        "multi_tensor::MuonArguments)",
         "flashstep::multi_tensor::<unnamed>::advance_steps_kernel(flashstep::multi_tensor::"
         "AdamWArguments)"}},
       {WorkClass::kReduction,
@@ -125,7 +127,7 @@ TEST(WorkClass, KnowsOperatorsAndNodes) {
       {WorkClass::kSoftmax, {"aten::_softmax", "aten::_softmax_backward_data"}},
       {WorkClass::kElementwise,
        {"aten::add_", "aten::silu_backward", "aten::_foreach_mul_", "aten::_fused_adamw_",
-        "flashstep::adamw_"}},
+        "flashstep::adamw_", "flashstep::muon_"}},
       {WorkClass::kReduction,
        {"aten::linalg_vector_norm", "aten::_foreach_norm", "aten::embedding_dense_backward",
         "flashstep::rms_norm_backward",

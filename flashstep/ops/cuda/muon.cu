@@ -74,7 +74,7 @@ __device__ Part part_of_block(const MuonArguments& args) {
 
 template <typename M>
 __global__ void __launch_bounds__(kThreads)
-    directions_kernel(const __grid_constant__ MuonArguments args) {
+    muon_directions_kernel(const __grid_constant__ MuonArguments args) {
   if (args.skip != nullptr && *args.skip == 1) return;
   const auto [index, begin, count] = part_of_block(args);
   const MuonPiece& piece = args.pieces[index];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename P>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(const __grid_constant__ MuonArguments args) {
+    muon_update_kernel(const __grid_constant__ MuonArguments args) {
   if (args.skip != nullptr && *args.skip == 1) return;
   const auto [index, begin, count] = part_of_block(args);
   const MuonPiece& piece = args.pieces[index];
@@ -129,18 +129,18 @@ cudaError_t launch_muon_directions(const MuonArguments& arguments, cudaStream_t 
   advance_steps_kernel<<<static_cast<unsigned>(arguments.count), 1, 0, stream>>>(arguments);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   if (arguments.momentum_element == Element::kBFloat16) {
-    directions_kernel<__nv_bfloat16><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
+    muon_directions_kernel<__nv_bfloat16><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
   } else {
-    directions_kernel<float><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
+    muon_directions_kernel<float><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
   }
   return cudaGetLastError();
 }
 
 cudaError_t launch_muon_update(const MuonArguments& arguments, cudaStream_t stream) {
   if (arguments.parameter_element == Element::kBFloat16) {
-    update_kernel<__nv_bfloat16><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
+    muon_update_kernel<__nv_bfloat16><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
   } else {
-    update_kernel<float><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
+    muon_update_kernel<float><<<blocks_of(arguments), kThreads, 0, stream>>>(arguments);
   }
   return cudaGetLastError();
 }
