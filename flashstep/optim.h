@@ -77,20 +77,27 @@ class SkippableOptimizer {
   }
 };
 
-// Of a group of matrices that AdamW updates by Muon: by its momentum, orthogonalized (ops/muon.h
-// has the formula and its sources). An update is as large as one of AdamW's, so that a
-// schedule serves both; the best rate is higher, in our runs 2 to 4 times. betas and eps mean
-// nothing. For the weights inside of a network, not
-// for embeddings or what makes logits:
+// Of a group of matrices that AdamW updates by Muon (K. Jordan et al., "Muon: An optimizer for
+// hidden layers in neural networks", 2024), with updates as large as AdamW's (J. Liu et al., "Muon
+// is scalable for LLM training", 2025). Of a parameter p (M, N) and its gradient g:
+//   m = momentum * m + (1 - momentum) * g
+//   o = nesterov ? momentum * m + (1 - momentum) * g : m, orthogonalized by `iterations` of
+//       Newton and Schulz's: of U S V^T about U V^T
+//   p = p - lr * weight_decay * p - lr * 0.2 sqrt(max(M, N)) * o
+// For the weights inside of a network, not for embeddings or what makes logits. The best learning
+// rate is above AdamW's, in our runs 4 times; betas and eps mean nothing:
 //
-//   flashstep::AdamW optimizer({{matrices, std::make_unique<flashstep::MuonOptions>(1e-3)},
+//   flashstep::AdamW optimizer({{matrices, std::make_unique<flashstep::MuonOptions>(4e-3)},
 //                               {the_others}}, torch::optim::AdamWOptions(1e-3));
+//
+// AdamW refuses a momentum outside of [0, 1), less than 1 iteration, and amsgrad.
 struct MuonOptions : public torch::optim::AdamWOptions {
   explicit MuonOptions(double lr = 1e-3) : AdamWOptions(lr) {}
-  explicit MuonOptions(const AdamWOptions& options) : AdamWOptions(options) {}
+  // Of MuonOptions, which AdamWOptions's setters return as such, a copy.
+  explicit MuonOptions(const AdamWOptions& options);
   TORCH_ARG(double, momentum) = 0.95;
   TORCH_ARG(bool, nesterov) = true;
-  TORCH_ARG(int64_t, iterations) = 5;  // that orthogonalize
+  TORCH_ARG(int64_t, iterations) = 5;
 
  public:
   std::unique_ptr<OptimizerOptions> clone() const override;
@@ -116,10 +123,10 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
 //
 // It is a torch::optim::Optimizer and takes torch::optim::AdamWOptions, so parameter groups,
 // learning-rate schedulers, torch::save and torch::load work as with torch::optim::AdamW; either
-// loads what the other saved. What differs is the state: the step count and the learning rate are
-// tensors on the parameters' device, because a number would be frozen into a captured CUDA graph,
-// and because a step with a non-finite gradient can then be skipped on the device, without the host
-// waiting to hear of it.
+// loads what the other saved, where no group has MuonOptions. What differs is the state: the step
+// count and the learning rate are tensors on the parameters' device, because a number would be
+// frozen into a captured CUDA graph, and because a step with a non-finite gradient can then be
+// skipped on the device, without the host waiting to hear of it.
 class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  public:
   // For ShardedOptimizer's flat shards, whose pieces a group with MuonOptions refuses.
@@ -132,6 +139,8 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                  torch::optim::AdamWOptions defaults = {});
   explicit AdamW(std::vector<torch::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
+  AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, const MuonOptions& defaults);
+  AdamW(std::vector<torch::Tensor> parameters, const MuonOptions& defaults);
 
   // Updates every parameter that has a gradient, each once, in the first group that names it: a
   // module's parameters() of LibTorch names a tied tensor as often as the module does. With a
@@ -142,8 +151,8 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   // Where clips_in_passing(), .grad stays as it was; else `gradients` are clipped in place first.
   void step_clipped_unless(const torch::Tensor& found_inf, const Clipping& clipping,
                            const std::vector<torch::Tensor>& gradients) override;
-  // Whether clipping is a factor in the update of every parameter: on a GPU, of float32 (or, with
-  // bfloat16 moments, bfloat16), without amsgrad.
+  // Whether clipping is a factor in the update of every parameter: of Muon's, and on a GPU of
+  // float32 (or, with bfloat16 moments, bfloat16) without amsgrad.
   bool clips_in_passing() const;
 
   // Copies learning rates that changed since the last step to the device. step() does it too; a
@@ -170,8 +179,10 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
     double value;
     torch::Tensor tensor;  // (), of the dtype that the update takes
   };
-  void check_groups() const;  // which anybody may have added or changed since
-  void round_moments();       // those that there are, to the dtype that they are kept in
+  void check_parameters() const;  // and groups
+  void check_groups() const;      // which anybody may have added or changed since
+  void load_with_muon(torch::serialize::InputArchive& archive);
+  void round_moments();  // those that there are, to the dtype that they are kept in
   AdamWState& state_of(const torch::Tensor& parameter, size_t group);
   torch::Tensor learning_rate(size_t group, const torch::Tensor& parameter);
   void update(const torch::Tensor& found_inf, const Clipping* clipping);

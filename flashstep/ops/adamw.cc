@@ -10,22 +10,12 @@
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/multi_tensor_kernels.h"
+#include "flashstep/ops/update_checks.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
-
-void check_numbers(const Tensor& number, const char* name, const Tensor& parameter,
-                   at::ScalarType dtype = at::kFloat) {
-  require(number.defined() && number.numel() == 1 && number.scalar_type() == dtype &&
-              number.device() == parameter.device(),
-          "[adamw] expected ", name, " of shape () and ", dtype, " on ", parameter.device().str(),
-          ", got ",
-          number.defined() ? flashstep::str(number.sizes(), " of ", number.scalar_type(), " on ",
-                                            number.device().str())
-                           : "an undefined tensor");
-}
 
 // The kernels walk over both by the same index.
 void check_strides(const Tensor& moment, const Tensor& parameter) {
@@ -56,7 +46,7 @@ void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
             parameter.strides());
     require(gradient.layout() == at::kStrided, "[adamw] expected dense gradients, got ",
             gradient.layout(), " for the parameter of shape ", parameter.sizes());
-    check_numbers(tensors.steps[i], "steps", parameter);
+    internal::check_number("[adamw]", tensors.steps[i], "steps", parameter);
     const auto kept = tensors.exp_avgs.front().scalar_type();
     for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
       const bool is_short = kept == at::kBFloat16 && parameter.scalar_type() == at::kFloat;
@@ -69,14 +59,10 @@ void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
       check_strides(moment, parameter);
     }
     if (settings.amsgrad) check_strides(tensors.max_exp_avg_sqs[i], parameter);
-    if (tensors.copies.empty() || !tensors.copies[i].defined()) continue;
-    const Tensor& copy = tensors.copies[i];
-    require((copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf) &&
-                copy.device() == parameter.device() && copy.sizes() == parameter.sizes(),
-            "[adamw] expected a 16-bit copy of shape ", parameter.sizes(), " on ",
-            parameter.device().str(), ", got ", copy.scalar_type(), " of ", copy.sizes(), " on ",
-            copy.device().str());
   }
+  internal::check_copies("[adamw]", tensors.copies, tensors.parameters);
+  const Tensor& first = tensors.parameters.front();
+  internal::check_settings("[adamw]", settings, first, rate_dtype(first));
 }
 
 Tensor in_layout_of(const Tensor& parameter, const Tensor& gradient, at::ScalarType dtype) {
@@ -213,14 +199,6 @@ void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings)
 void adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {
   if (tensors.parameters.empty()) return;
   check_tensors(tensors, settings);
-  const Tensor& first = tensors.parameters.front();
-  check_numbers(settings.learning_rate, "a learning rate", first, rate_dtype(first));
-  if (settings.skip.defined()) check_numbers(settings.skip, "skip", first);
-  if (settings.norm.defined()) {
-    check_numbers(settings.norm, "a norm", first);
-    require(settings.max_norm > 0, "[adamw] expected a largest norm above 0, got ",
-            settings.max_norm);
-  }
   if (!kernel_takes(tensors, settings)) return adamw_reference(tensors, settings);
   const at::NoGradGuard no_grad;
   const auto& kernels = internal::kCudaMultiTensor;

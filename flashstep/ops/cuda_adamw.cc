@@ -130,7 +130,6 @@ void for_pieces(const MuonTensors& tensors, const MuonSettings& settings, const 
   const c10::cuda::CUDAGuard guard(first.device());
   multi_tensor::MuonArguments arguments;
   arguments.numel = first.numel();
-  arguments.directions = directions.mutable_data_ptr();
   arguments.parameter_element = element_of_dtype(first.scalar_type());
   arguments.momentum_element = element_of_dtype(tensors.momenta.front().scalar_type());
   arguments.learning_rate = number(settings.learning_rate);
@@ -141,6 +140,9 @@ void for_pieces(const MuonTensors& tensors, const MuonSettings& settings, const 
   arguments.weight_decay = static_cast<float>(settings.weight_decay);
   arguments.size = static_cast<float>(size);
   arguments.nesterov = settings.nesterov;
+  arguments.parameter_by_chance = settings.rounds_by_chance;
+  arguments.momentum_by_chance =
+      settings.rounds_by_chance || arguments.parameter_element == Element::kFloat32;
   const auto flush = [&](size_t end) {
     arguments.directions =
         directions[static_cast<int64_t>(end) - arguments.count].mutable_data_ptr();

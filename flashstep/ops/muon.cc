@@ -11,6 +11,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/multi_tensor_kernels.h"
+#include "flashstep/ops/update_checks.h"
 #include "flashstep/products/product.h"
 
 namespace flashstep {
@@ -21,17 +22,6 @@ using at::Tensor;
 // Of a quintic that lifts small singular values fast and keeps those near 1 between 0.7 and 1.2.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kLeastNorm = 1e-7;
-
-void check_number(const Tensor& number, const char* name, const Tensor& parameter,
-                  at::ScalarType dtype) {
-  require(number.defined() && number.numel() == 1 && number.scalar_type() == dtype &&
-              number.device() == parameter.device(),
-          "[muon] expected ", name, " of shape () and ", dtype, " on ", parameter.device().str(),
-          ", got ",
-          number.defined() ? flashstep::str(number.sizes(), " of ", number.scalar_type(), " on ",
-                                            number.device().str())
-                           : "an undefined tensor");
-}
 
 void check(const MuonTensors& tensors, const MuonSettings& settings) {
   const size_t count = tensors.parameters.size();
@@ -66,15 +56,12 @@ void check(const MuonTensors& tensors, const MuonSettings& settings) {
             " and the parameter's strides, ", "all ", parameter.scalar_type(),
             " or, beside float32, all BFloat16, got ", momentum.sizes(), " of ",
             momentum.scalar_type(), " with strides ", momentum.strides());
-    check_number(tensors.steps[i], "steps", parameter, at::kFloat);
+    internal::check_number("[muon]", tensors.steps[i], "steps", parameter);
   }
-  check_number(settings.learning_rate, "a learning rate", first, rate_dtype(first));
-  if (settings.skip.defined()) check_number(settings.skip, "skip", first, at::kFloat);
-  if (settings.norm.defined()) {
-    check_number(settings.norm, "a norm", first, at::kFloat);
-    require(settings.max_norm > 0, "[muon] expected a largest norm above 0, got ",
-            settings.max_norm);
-  }
+  internal::check_copies("[muon]", tensors.copies, tensors.parameters);
+  internal::check_settings("[muon]", settings, first, rate_dtype(first));
+  require(settings.iterations >= 1, "[muon] expected at least 1 iteration, got ",
+          settings.iterations);
 }
 
 // So much as an element of AdamW's updates, whose root mean square is about 0.2.
@@ -102,12 +89,12 @@ Tensor rounded_by_chance(const Tensor& wide, const Tensor& other, const Tensor& 
   return at::where(wide.isfinite(), upper, wide).to(at::kBFloat16);
 }
 
-// `wide` into `kept`, which may be narrower.
+// `wide` into `kept`, which may be narrower, unless `is_skipped`, () bool.
 void keep(const Tensor& wide, const Tensor& other, const Tensor& step, bool by_chance,
-          const Tensor& kept) {
-  if (kept.is_same(wide)) return;
+          const Tensor& is_skipped, const Tensor& kept) {
   const bool is_chance = by_chance && kept.scalar_type() == at::kBFloat16;
-  kept.copy_(is_chance ? rounded_by_chance(wide, other, step) : wide);
+  const Tensor value = is_chance ? rounded_by_chance(wide, other, step) : wide;
+  kept.copy_(at::where(is_skipped, kept, value.to(kept.scalar_type())));
 }
 
 Tensor widened(const Tensor& x) { return x.to(at::promote_types(x.scalar_type(), at::kFloat)); }
@@ -146,45 +133,57 @@ std::vector<MuonTensors> batches_of(const MuonTensors& tensors) {
 }
 
 void reference_of_batch(const MuonTensors& batch, const MuonSettings& settings) {
-  at::_foreach_add_(batch.steps, 1);
+  const Tensor& first = batch.parameters.front();
+  const auto numbers = first.options().dtype(at::kFloat).requires_grad(false);
+  const Tensor is_skipped = settings.skip.defined() ? settings.skip.reshape({}).eq(1)
+                                                    : at::zeros({}, numbers.dtype(at::kBool));
+  const Tensor factor = settings.norm.defined() ? clip_factor(settings.norm, settings.max_norm)
+                                                : at::ones({}, numbers);
   std::vector<Tensor> directions;
   for (size_t i = 0; i < batch.parameters.size(); ++i) {
-    const Tensor gradient = batch.gradients[i].to(widened(batch.parameters[i]).scalar_type()),
-                 factor = settings.norm.defined()
-                              ? clip_factor(settings.norm, settings.max_norm)
-                              : at::ones({}, gradient.options().dtype(at::kFloat));
-    const Tensor g = gradient * factor;
-    const Tensor m = widened(batch.momenta[i]).mul(settings.momentum).add(g, 1 - settings.momentum);
-    directions.push_back(settings.nesterov ? m.mul(settings.momentum).add(g, 1 - settings.momentum)
-                                           : m);
-    const bool by_chance =
-        settings.rounds_by_chance || batch.parameters[i].scalar_type() == at::kFloat;
-    keep(m, g, batch.steps[i], by_chance, batch.momenta[i]);
+    batch.steps[i].add_(is_skipped.logical_not());
+    const Tensor& momentum = batch.momenta[i];
+    const Tensor g = batch.gradients[i].to(widened(first).scalar_type()) * factor;
+    const double own = 1 - settings.momentum;
+    const Tensor m = widened(momentum).mul(settings.momentum).add(g, own);
+    directions.push_back(settings.nesterov ? m.mul(settings.momentum).add(g, own) : m);
+    const bool by_chance = settings.rounds_by_chance || first.scalar_type() == at::kFloat;
+    keep(m, g, batch.steps[i], by_chance, is_skipped, momentum);
   }
-  const Tensor o = orthogonalized(at::stack(directions), settings.iterations);
-  const double size = size_of_update(batch.parameters.front());
+  const Tensor stacked = at::stack(directions);
+  directions.clear();
+  const Tensor o = orthogonalized(stacked, settings.iterations);
   for (size_t i = 0; i < batch.parameters.size(); ++i) {
-    const Tensor& parameter = batch.parameters[i];
+    const Tensor &parameter = batch.parameters[i], own = o[static_cast<int64_t>(i)];
     Tensor p = widened(parameter);
-    const Tensor rate = settings.learning_rate.to(p.scalar_type());
-    p = p - rate * settings.weight_decay * p - rate * size * o[static_cast<int64_t>(i)];
-    keep(p, o[static_cast<int64_t>(i)].contiguous(), batch.steps[i], settings.rounds_by_chance,
-         parameter);
+    const Tensor rate = settings.learning_rate.reshape({}).to(p.scalar_type());
+    p = p - rate * settings.weight_decay * p - rate * size_of_update(first) * own;
+    keep(p, own, batch.steps[i], settings.rounds_by_chance, is_skipped, parameter);
     if (!batch.copies.empty() && batch.copies[i].defined()) batch.copies[i].copy_(parameter);
   }
 }
 
-bool kernels_take(const MuonTensors& tensors, const MuonSettings& settings) {
-  const auto& kernels = internal::kCudaMultiTensor;
-  const auto dtype = tensors.parameters.front().scalar_type();
-  if (dtype != at::kFloat && !(dtype == at::kBFloat16 && settings.rounds_by_chance)) return false;
+// A matrix that lies by columns is, transposed, one that lies by rows, and so is its update.
+MuonTensors laid_by_rows(MuonTensors tensors) {
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
-    const Tensor& momentum = tensors.momenta[i];
-    if (!tensors.parameters[i].is_contiguous() || !momentum.is_contiguous() ||
-        !kernels.takes(tensors.parameters[i].device(), momentum.scalar_type()))
-      return false;
+    const Tensor& parameter = tensors.parameters[i];
+    if (parameter.is_contiguous() || !parameter.t().is_contiguous()) continue;
+    for (auto* list :
+         {&tensors.parameters, &tensors.gradients, &tensors.momenta, &tensors.copies}) {
+      if (i < list->size() && (*list)[i].defined()) (*list)[i] = (*list)[i].t();
+    }
   }
-  return true;
+  return tensors;
+}
+
+bool kernels_take(const MuonTensors& tensors) {
+  const auto dtype = tensors.parameters.front().scalar_type();
+  const auto& kernels = internal::kCudaMultiTensor;
+  return (dtype == at::kFloat || dtype == at::kBFloat16) &&
+         std::ranges::all_of(tensors.momenta, [&](const Tensor& momentum) {
+           return momentum.is_contiguous() &&
+                  kernels.takes(momentum.device(), momentum.scalar_type());
+         });
 }
 
 void update_by_kernels(MuonTensors batch, const MuonSettings& settings) {
@@ -245,16 +244,16 @@ void muon_reference(const MuonTensors& tensors, const MuonSettings& settings) {
   const at::NoGradGuard no_grad;
   if (tensors.parameters.empty()) return;
   check(tensors, settings);
-  if (settings.skip.defined() && settings.skip.item<float>() == 1) return;
   for (const MuonTensors& batch : batches_of(tensors)) reference_of_batch(batch, settings);
 }
 
 void muon(const MuonTensors& tensors, const MuonSettings& settings) {
   if (tensors.parameters.empty()) return;
   check(tensors, settings);
-  if (!kernels_take(tensors, settings)) return muon_reference(tensors, settings);
   const at::NoGradGuard no_grad;
-  for (const MuonTensors& batch : batches_of(tensors)) update_by_kernels(batch, settings);
+  const MuonTensors laid = laid_by_rows(tensors);
+  if (!kernels_take(laid)) return muon_reference(tensors, settings);
+  for (const MuonTensors& batch : batches_of(laid)) update_by_kernels(batch, settings);
 }
 
 }  // namespace flashstep

@@ -43,10 +43,11 @@ at::Tensor orthogonalized(const at::Tensor& matrices, int64_t iterations = kMuon
 //   g' = g * factor;  m = momentum * m + (1 - momentum) * g'
 //   o = orthogonalized(nesterov ? momentum * m + (1 - momentum) * g' : m)
 //   p = p - lr * weight_decay * p - lr * 0.2 sqrt(max(M, N)) * o
-// Matrices of one shape are orthogonalized together: on a GPU in bfloat16, on a CPU in the dtype of
-// the momenta or float32. Momenta in bfloat16 beside float32, and bfloat16 parameters if
-// `rounds_by_chance`, are rounded stochastically, by a hash of the numbers and the step. UserError
-// for lists that do not go together.
+// Matrices of one shape are orthogonalized together: on a GPU, for float32 and bfloat16, in
+// bfloat16, else in float32 or the parameters' dtype, whichever is wider. An empty matrix is not
+// updated. Momenta in bfloat16 beside float32, and bfloat16 parameters if `rounds_by_chance`, are
+// rounded stochastically, by a hash of the numbers and the step. UserError for lists that do not go
+// together.
 void muon(const MuonTensors& tensors, const MuonSettings& settings);
 
 // The same by tensor operations, everywhere in float32 or wider but for rounding.

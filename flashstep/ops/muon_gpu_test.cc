@@ -18,9 +18,9 @@ double relative(const Tensor& actual, const Tensor& expected) {
   return ((wide - expected).norm() / expected.norm().clamp_min(1e-30)).item<double>();
 }
 
-class MuonOnGpu : public ::testing::TestWithParam<MuonCase> {};
+class MuonOnGpuCases : public ::testing::TestWithParam<MuonCase> {};
 INSTANTIATE_TEST_SUITE_P(
-    Cases, MuonOnGpu,
+    Cases, MuonOnGpuCases,
     ::testing::Values(
         MuonCase{.device = at::kCUDA},
         MuonCase{.device = at::kCUDA,
@@ -31,13 +31,18 @@ INSTANTIATE_TEST_SUITE_P(
                  .parameter = at::kBFloat16,
                  .momenta = at::kBFloat16,
                  .gradients = {at::kBFloat16}},
+        MuonCase{.device = at::kCUDA, .has_copies = true, .by_columns = true},
+        MuonCase{.device = at::kCUDA, .gradients = {at::kBFloat16}, .misaligned = true},
+        // More than a launch takes.
+        MuonCase{.shapes = std::vector<std::pair<int64_t, int64_t>>(700, {5, 9}),
+                 .device = at::kCUDA},
         MuonCase{.shapes = {{768, 3072}, {3072, 768}, {768, 768}, {768, 3072}, {100, 3001}},
                  .device = at::kCUDA,
                  .gradients = {at::kBFloat16},
                  .has_copies = true}));
 
 // The step that it takes is the oracle's within the error of bfloat16's products.
-TEST_P(MuonOnGpu, FollowsTheFormula) {
+TEST_P(MuonOnGpuCases, FollowsTheFormula) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
   const MuonTensors before = testing::make_muon_tensors(GetParam());
   MuonSettings settings = testing::make_muon_settings(at::kCUDA);
@@ -67,7 +72,42 @@ TEST_P(MuonOnGpu, FollowsTheFormula) {
   }
 }
 
-TEST_P(MuonOnGpu, SkipsOnTheDevice) {
+// However gradients are aligned.
+TEST(MuonOnGpu, BitsDoNotDependOnAlignment) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+  MuonCase c{.device = at::kCUDA, .momenta = at::kBFloat16, .gradients = {at::kBFloat16}};
+  const MuonTensors aligned = testing::make_muon_tensors(c);
+  c.misaligned = true;
+  const MuonTensors misaligned = testing::make_muon_tensors(c);
+  const MuonSettings settings = testing::make_muon_settings(at::kCUDA);
+  muon(aligned, settings);
+  muon(misaligned, settings);
+  for (size_t i = 0; i < aligned.parameters.size(); ++i) {
+    EXPECT_TRUE(testing::same_bits(aligned.momenta[i], misaligned.momenta[i])) << i;
+    EXPECT_TRUE(testing::same_bits(aligned.parameters[i], misaligned.parameters[i])) << i;
+  }
+}
+
+// Rounded to the nearest, as everybody's optimizers do it.
+TEST(MuonOnGpu, TakesBFloat16WithoutChance) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+  const MuonTensors tensors = testing::make_muon_tensors({.device = at::kCUDA,
+                                                          .parameter = at::kBFloat16,
+                                                          .momenta = at::kBFloat16,
+                                                          .gradients = {at::kBFloat16}});
+  const MuonTensors before = testing::cloned(tensors);
+  const MuonSettings settings = testing::make_muon_settings(at::kCUDA);
+  muon(tensors, settings);
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const auto [p, m] = testing::muon_oracle(before, settings, i);
+    EXPECT_LT(relative(tensors.parameters[i], p), 6e-3) << i;
+    EXPECT_LE((tensors.momenta[i].to(at::kCPU, at::kDouble) - m).abs().max().item<double>(),
+              m.abs().max().item<double>() / 250)
+        << i;
+  }
+}
+
+TEST_P(MuonOnGpuCases, SkipsOnTheDevice) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
   const MuonTensors before = testing::make_muon_tensors(GetParam());
   MuonSettings settings = testing::make_muon_settings(at::kCUDA);

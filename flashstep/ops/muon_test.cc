@@ -87,6 +87,21 @@ TEST(Muon, ClipsAndSkips) {
   }
 }
 
+TEST(Muon, TakesWhatLiesByColumns) {
+  const MuonTensors rows = testing::make_muon_tensors({}), before = testing::cloned(rows);
+  MuonTensors columns = testing::cloned(rows);
+  for (auto* list : {&columns.parameters, &columns.momenta}) {
+    for (Tensor& tensor : *list) tensor = tensor.t().contiguous().t();
+  }
+  const MuonSettings settings = testing::make_muon_settings(at::kCPU);
+  muon(rows, settings);
+  muon(columns, settings);
+  for (size_t i = 0; i < rows.parameters.size(); ++i) {
+    EXPECT_TRUE(at::allclose(columns.parameters[i], rows.parameters[i], 1e-4, 1e-5)) << i;
+    EXPECT_FALSE(columns.parameters[i].equal(before.parameters[i])) << i;
+  }
+}
+
 TEST(Muon, WritesCopies) {
   const MuonTensors tensors = testing::make_muon_tensors({.has_copies = true});
   muon(tensors, testing::make_muon_settings(at::kCPU));
@@ -141,6 +156,11 @@ TEST(Muon, RefusesListsThatDoNotGoTogether) {
   refuses([](MuonTensors& t, MuonSettings&) { t.steps[0] = at::zeros({2}); });
   refuses([](MuonTensors&, MuonSettings& s) { s.learning_rate = at::zeros({}, at::kDouble); });
   refuses([](MuonTensors&, MuonSettings& s) { s.norm = at::ones({}); });
+  refuses([](MuonTensors&, MuonSettings& s) { s.iterations = 0; });
+  refuses([](MuonTensors& t, MuonSettings&) {
+    t.copies.resize(t.parameters.size());
+    t.copies[1] = t.parameters[1].clone();  // float32
+  });
   muon({}, settings);
 }
 

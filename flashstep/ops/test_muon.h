@@ -20,6 +20,8 @@ struct MuonCase {
   at::ScalarType parameter = at::kFloat, momenta = at::kFloat;
   std::vector<at::ScalarType> gradients = {at::kFloat};  // by turns
   bool has_copies = false;
+  // Parameters by columns; gradients that begin one element behind an aligned address.
+  bool by_columns = false, misaligned = false;
 };
 
 inline MuonTensors make_muon_tensors(const MuonCase& c, uint64_t seed = 5) {
@@ -28,9 +30,17 @@ inline MuonTensors make_muon_tensors(const MuonCase& c, uint64_t seed = 5) {
   const auto options = at::TensorOptions(c.device).dtype(at::kFloat);
   for (size_t i = 0; i < c.shapes.size(); ++i) {
     const auto random = [&] { return at::randn({c.shapes[i].first, c.shapes[i].second}, options); };
-    tensors.parameters.push_back(random().to(c.parameter));
-    tensors.gradients.push_back(random().to(c.gradients[i % c.gradients.size()]));
-    tensors.momenta.push_back((random() * 0.1).to(c.momenta));
+    const auto laid = [&](const at::Tensor& x) {
+      return c.by_columns ? x.t().contiguous().t() : x;
+    };
+    const auto shifted = [&](const at::Tensor& x) {
+      if (!c.misaligned) return x;
+      const at::Tensor memory = at::empty({x.numel() + 1}, x.options());
+      return memory.narrow(0, 1, x.numel()).view(x.sizes()).copy_(x);
+    };
+    tensors.parameters.push_back(laid(random().to(c.parameter)));
+    tensors.gradients.push_back(shifted(random().to(c.gradients[i % c.gradients.size()])));
+    tensors.momenta.push_back(laid((random() * 0.1).to(c.momenta)));
     tensors.steps.push_back(at::full({}, static_cast<double>(3 * i), options));
     if (!c.has_copies) continue;
     tensors.copies.push_back(

@@ -177,14 +177,19 @@ void write_state(Optimizer& optimizer, const NamedTensors& parameters, const Nam
     by_name[text.substr(0, slash)].emplace_back(text.substr(slash + 1), tensor);
   }
   optimizer.state().clear();
-  const auto& options = optimizer.param_groups().front().options();  // for their class
+  std::unordered_map<void*, const torch::optim::OptimizerOptions*> options;  // for their class
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params())
+      options.emplace(parameter.unsafeGetTensorImpl(), &group.options());
+  }
   for (const auto& [name, parameter] : parameters) {
     const auto found = by_name.find(name);
     if (found == by_name.end()) continue;
+    const auto& own = *options.at(parameter.unsafeGetTensorImpl());
     std::vector<OptimizerParamGroup> group;
-    group.emplace_back(std::vector<Tensor>{parameter}, options.clone());
+    group.emplace_back(std::vector<Tensor>{parameter}, own.clone());
     const auto reader = make(group);
-    InputArchive archive = archive_of_one(found->second, parameter, options);
+    InputArchive archive = archive_of_one(found->second, parameter, own);
     reader->load(archive);
     auto& read = reader->state()[parameter.unsafeGetTensorImpl()];
     require(read != nullptr, "[ShardedOptimizer] expected an optimizer that loads the state of ",

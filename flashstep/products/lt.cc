@@ -67,11 +67,19 @@ Matrix matrix_of(const Tensor& x) {
              : Matrix{x.const_data_ptr(), x.scalar_type(), x.size(0), x.size(1), stride, true};
 }
 
-uint32_t alignment_of(const void* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
+uint32_t alignment_of_address(uintptr_t address) {
   const auto own = static_cast<uint32_t>(address & (~address + 1) & (2 * kMostAlignmentBytes - 1));
   return own == 0 || own > kMostAlignmentBytes ? kMostAlignmentBytes : own;
 }
+uint32_t alignment_of(const void* p) {
+  return alignment_of_address(reinterpret_cast<uintptr_t>(p));
+}
+// Of every matrix of a batch that begins at `p` and lies as `m` does.
+uint32_t alignment_of(const void* p, const Matrix& m) {
+  const auto bytes = static_cast<uintptr_t>(m.batch_stride) * c10::elementSize(m.type);
+  return m.batch == 1 ? alignment_of(p) : std::min(alignment_of(p), alignment_of_address(bytes));
+}
+uint32_t alignment_of(const Matrix& m) { return alignment_of(m.data, m); }
 
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>,
                                decltype(&cublasLtMatrixLayoutDestroy)>;
@@ -152,10 +160,10 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
       preference(created, cublasLtMatmulPreferenceDestroy);
   set(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspaceBytes);
   set(created, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_mask(reduction_of(a.type)));
-  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(a.data));
-  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(b.data));
-  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
-  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(d.data));
+  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(a));
+  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(b));
+  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c, d));
+  set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(d));
   std::array<cublasLtMatmulHeuristicResult_t, kMostAlgorithms> results;
   int count = 0;
   check(cublasLtMatmulAlgoGetHeuristic(handle, operation, plan->a.get(), plan->b.get(),
@@ -181,17 +189,17 @@ Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const 
           a.columns,
           a.stride,
           a.transposed,
-          alignment_of(a.data),
+          alignment_of(a),
           b.rows,
           b.columns,
           b.stride,
           b.transposed,
-          alignment_of(b.data),
+          alignment_of(b),
           static_cast<int64_t>(d.type),
           d.columns,
           d.stride,
-          alignment_of(d.data),
-          alignment_of(c),
+          alignment_of(d),
+          alignment_of(c, d),
           adds,
           d.batch,
           a.batch_stride,

@@ -15,7 +15,6 @@
 #include "flashstep/ops/kinds.h"
 #include "flashstep/ops/muon.h"
 #include "flashstep/optim.h"
-#include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/train/optimizer_options.h"
 #include "flashstep/train/optimizer_tensors.h"
@@ -50,9 +49,6 @@ void check_matrices(const std::vector<Tensor>& parameters) {
             "[Muon] expected whole matrices, not pieces of them, got a parameter of shape ",
             parameter.sizes());
   }
-  require(
-      divided_tensors(parameters).empty(),
-      "[Muon] expected matrices that this rank has whole, got shards of a fully sharded module");
 }
 
 void check_parameter(const Tensor& parameter) {
@@ -142,6 +138,19 @@ void AdamWState::serialize(torch::serialize::InputArchive& archive) {
 AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamWOptions defaults)
     : Optimizer(groups, std::make_unique<AdamWOptions>(defaults)) {
   check_options(defaults);
+  check_parameters();
+}
+
+AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+             const MuonOptions& defaults)
+    : Optimizer(groups, std::make_unique<MuonOptions>(defaults)) {
+  check_parameters();
+}
+
+AdamW::AdamW(std::vector<Tensor> parameters, const MuonOptions& defaults)
+    : AdamW({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults) {}
+
+void AdamW::check_parameters() const {
   check_groups();
   for (const auto& group : param_groups_) {
     for (const Tensor& parameter : group.params()) check_parameter(parameter);
@@ -174,7 +183,7 @@ AdamWState& AdamW::state_of(const Tensor& parameter, size_t group) {
   auto& state = static_cast<AdamWState&>(*slot);
   require(is_muon || state.exp_avg_sq.defined(),
           "[AdamW] expected exp_avg_sq in the state of the parameter of shape ", parameter.sizes(),
-          ", got the state of a group with MuonOptions");
+          ", got none: its group had MuonOptions before");
   if (amsgrad && !state.max_exp_avg_sq.defined()) state.max_exp_avg_sq = at::zeros_like(parameter);
   // What was loaded, or made before the parameter got another layout.
   for (Tensor* moment : {&state.exp_avg, &state.exp_avg_sq, &state.max_exp_avg_sq}) {
@@ -322,29 +331,59 @@ void AdamW::save(torch::serialize::OutputArchive& archive) const {
   torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);
 }
 
-// LibTorch assigns options of one class, whatever there was: all groups have the larger ones
-// meanwhile.
 void AdamW::load(torch::serialize::InputArchive& archive) {
-  std::vector<bool> are_muons;
-  for (auto& group : param_groups_) {
-    const MuonOptions* const muon = muon_options_of(group);
-    are_muons.push_back(muon != nullptr);
-    if (muon == nullptr) group.set_options(std::make_unique<MuonOptions>(options_of(group)));
+  const bool has_muon = std::ranges::any_of(
+      param_groups_, [](const auto& group) { return muon_options_of(group) != nullptr; });
+  if (has_muon) {
+    load_with_muon(archive);
+  } else {
+    load_repeated(*this,
+                  [&] { torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this); });
   }
-  const auto set_back = [&] {
-    for (size_t i = 0; i < are_muons.size(); ++i) {
-      auto& group = param_groups_[i];
-      if (!are_muons[i]) group.set_options(std::make_unique<AdamWOptions>(options_of(group)));
+  for (const auto& group : param_groups_) {
+    if (muon_options_of(group) != nullptr) continue;
+    for (const Tensor& parameter : group.params()) {
+      const auto found = state_.find(parameter.unsafeGetTensorImpl());
+      if (found == state_.end() || found->second == nullptr) continue;
+      require(static_cast<const AdamWState&>(*found->second).exp_avg_sq.defined(),
+              "[AdamW] expected an archive with exp_avg_sq of the parameter of shape ",
+              parameter.sizes(), ", got one without");
     }
-  };
+  }
+  round_moments();
+}
+
+// LibTorch assigns options of one class to all groups, whatever they have: the larger ones
+// meanwhile.
+void AdamW::load_with_muon(torch::serialize::InputArchive& archive) {
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> before;
+  for (auto& group : param_groups_) {
+    before.push_back(std::as_const(group).options().clone());
+    options_of(group);  // or an error, before anything is changed
+  }
+  for (auto& group : param_groups_)
+    group.set_options(std::make_unique<MuonOptions>(options_of(group)));
+  std::vector<MuonOptions> loaded;
   try {
     load_repeated(*this, [&] { torch::optim::serialize<AdamWState, MuonOptions>(archive, *this); });
+    for (const auto& group : param_groups_) loaded.push_back(*muon_options_of(group));
   } catch (...) {
-    set_back();
+    for (size_t i = 0; i < before.size(); ++i) param_groups_[i].set_options(std::move(before[i]));
     throw;
   }
-  set_back();
-  round_moments();
+  for (size_t i = 0; i < before.size(); ++i) param_groups_[i].set_options(std::move(before[i]));
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    const bool is_muon = muon_options_of(param_groups_[i]) != nullptr;
+    const bool was_muon = loaded[i].iterations() > 0;  // 0: of an archive that says nothing of it
+    require(is_muon == was_muon, "[AdamW] expected an archive with ",
+            is_muon ? "MuonOptions" : "AdamWOptions", " in group ", i, ", got ",
+            was_muon ? "MuonOptions" : "AdamWOptions");
+    if (is_muon) {
+      param_groups_[i].set_options(std::make_unique<MuonOptions>(loaded[i]));
+    } else {
+      param_groups_[i].set_options(std::make_unique<AdamWOptions>(loaded[i]));
+    }
+  }
 }
 
 NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& parameters) {

@@ -114,7 +114,7 @@ void OptimizerConfig::visit(FieldVisitor& v) {
       "kind", kind, {"adamw", "muon"},
       "muon: the blocks' matrices move along their momentum, orthogonalized; AdamW updates "
       "embeddings, head and norms. Fewer steps to a loss, at a learning_rate 2 to 4 times AdamW's "
-      "best; a step costs the more, the fewer tokens it has (5 % with 32,000, 36 M parameters)");
+      "best; a step takes longer by a time that does not depend on its tokens");
   v.field("momentum", momentum, {0, 0.999999}, "decay of the gradients' mean in Muon");
   v.field("beta1", beta1, {0, 0.999999}, "decay of the gradients' mean");
   v.field("beta2", beta2, {0, 0.9999999}, "decay of the squared gradients' mean");

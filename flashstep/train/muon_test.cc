@@ -139,9 +139,80 @@ TEST(Muon, GoesOnFromAnArchive) {
   AdamW adamw({OptimizerParamGroup(third.matrices), OptimizerParamGroup(third.others)},
               AdamWOptions(0.01));
   std::stringstream once_more(saved);
-  torch::load(adamw, once_more);
-  third.set_gradients(0);
-  testing::expect_sentence([&] { adamw.step(); }, {"expected exp_avg_sq", "MuonOptions"});
+  testing::expect_sentence([&] { torch::load(adamw, once_more); },
+                           {"expected an archive with exp_avg_sq", "got one without"});
+}
+
+// And has the options that it had, where one is refused.
+TEST(Muon, RefusesTheArchiveOfAdamW) {
+  Mixed net, other;
+  AdamW adamw({OptimizerParamGroup(net.matrices), OptimizerParamGroup(net.others)},
+              AdamWOptions(0.01));
+  train(net, adamw, 0, 1);
+  std::stringstream bytes;
+  torch::save(adamw, bytes);
+  AdamW optimizer(other.groups(), AdamWOptions(0.01));
+  testing::expect_sentence([&] { torch::load(optimizer, bytes); },
+                           {"expected an archive with MuonOptions in group 0", "AdamWOptions"});
+  const auto* const options =
+      dynamic_cast<const MuonOptions*>(&optimizer.param_groups()[0].options());
+  ASSERT_NE(options, nullptr);
+  EXPECT_EQ(options->momentum(), 0.9);
+  EXPECT_EQ(options->iterations(), 5);
+}
+
+TEST(Muon, OptionsAreKeptHoweverTheyAreGiven) {
+  const auto copied = std::make_unique<MuonOptions>(
+      MuonOptions(0.02).momentum(0.8).iterations(4).weight_decay(0.3));
+  EXPECT_EQ(copied->momentum(), 0.8);
+  EXPECT_EQ(copied->iterations(), 4);
+  EXPECT_EQ(copied->weight_decay(), 0.3);
+  Mixed net, other;
+  AdamW by_default(net.matrices, MuonOptions(0.02).momentum(0.9));
+  auto options = std::make_unique<MuonOptions>(0.02);
+  options->momentum(0.9);
+  AdamW by_group({{other.matrices, std::move(options)}}, AdamWOptions(0.01));
+  train(net, by_default, 0, 2);
+  train(other, by_group, 0, 2);
+  expect_same(net, other);
+}
+
+TEST(Muon, UpdatesWhatHasAGradient) {
+  Mixed net;
+  net.matrices[1].set_requires_grad(false);
+  AdamW optimizer(net.groups(), AdamWOptions(0.01));
+  optimizer.allocate_state();
+  EXPECT_EQ(optimizer.state().size(), net.parameters().size() - 1);
+  net.set_gradients(0);
+  net.matrices[1].mutable_grad().reset();
+  net.matrices[2].mutable_grad().reset();
+  const Tensor frozen = net.matrices[1].detach().clone(), idle = net.matrices[2].detach().clone(),
+               trained = net.matrices[3].detach().clone();
+  optimizer.step();
+  EXPECT_TRUE(same_bits(net.matrices[1].detach(), frozen));
+  EXPECT_TRUE(same_bits(net.matrices[2].detach(), idle));
+  EXPECT_FALSE(net.matrices[3].detach().equal(trained));
+}
+
+// As one process's, which goes on from it; with the state of vectors beside that of matrices.
+TEST(Muon, RanksConsolidateItsState) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    Mixed net, alone;
+    ShardedAdamW optimizer(net.groups(), AdamWOptions(0.01), group,
+                           {.part_megabytes = 0.0005});  // several parts
+    train(net, optimizer, 0, 2);
+    optimizer.consolidate(0);
+    if (environment.rank == 0) {
+      std::stringstream bytes;
+      torch::save(optimizer, bytes);
+      AdamW whole(alone.groups(), AdamWOptions(0.01));
+      torch::load(whole, bytes);
+      const NamedTensors names = {{"m", alone.matrices[0]}, {"gain", alone.others[1]}};
+      EXPECT_EQ(optimizer_state(whole, names).size(), 2u + 3u);
+    }
+    group.barrier();
+  });
 }
 
 // Of another number of ranks, too: 2 wrote what 3 read.

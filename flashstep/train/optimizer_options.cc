@@ -26,6 +26,10 @@ const MuonOptions* muon_options_of(const torch::optim::OptimizerParamGroup& grou
   return dynamic_cast<const MuonOptions*>(&group.options());
 }
 
+MuonOptions::MuonOptions(const AdamWOptions& options) : AdamWOptions(options) {
+  if (const auto* const muon = dynamic_cast<const MuonOptions*>(&options)) *this = *muon;
+}
+
 std::unique_ptr<torch::optim::OptimizerOptions> MuonOptions::clone() const {
   return std::make_unique<MuonOptions>(*this);
 }
@@ -37,9 +41,10 @@ void MuonOptions::serialize(torch::serialize::OutputArchive& archive) const {
   archive.write("iterations", iterations());
 }
 
-// An archive of AdamW has none of these.
+// No iterations: of an archive of AdamWOptions, as AdamW::load finds out.
 void MuonOptions::serialize(torch::serialize::InputArchive& archive) {
   AdamWOptions::serialize(archive);
+  iterations(0);
   c10::IValue value;
   if (archive.try_read("momentum", value)) momentum(value.toDouble());
   if (archive.try_read("nesterov", value)) nesterov(value.toBool());

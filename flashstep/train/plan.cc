@@ -146,8 +146,13 @@ Moment fullest(const Run& run, const KeptBlocks& kept) {
                        std::max(before, own) + fresh + in_flight,
                        block_backward_bytes(model, shape) + workspace});
   }
-  const double orthogonalized = std::min(run.muon, static_cast<double>(kMostMuonElements));
-  const double muon = (run.device.is_gpu ? 1 : 2) * kMuonBytes * orthogonalized;
+  const double largest = static_cast<double>(model.d_model * std::max(model.d_ff, model.d_model));
+  const double at_once =
+      std::min(run.muon, std::max(static_cast<double>(kMostMuonElements), largest));
+  const double muon = (run.device.is_gpu ? 1 : 2) * kMuonBytes * at_once;
+  if (run.config.optimizer.in_backward) {
+    for (Moment& moment : moments) moment.temporaries += muon;
+  }
   moments.push_back({0, all + (run.is_full ? 2 * head : 0), muon});
   return *std::ranges::max_element(moments, {}, &Moment::total);
 }

@@ -115,9 +115,8 @@ RecordedStep::Frozen RecordedStep::frozen() const {
     now.places.push_back(parameter.requires_grad() ? parameter.const_data_ptr() : nullptr);
   }
   for (const auto& group : step_.optimizer().param_groups()) {
-    const MuonOptions* const muon = muon_options_of(group);
-    now.options.push_back(muon != nullptr ? *muon : MuonOptions(options_of(group)));
-    now.options.back().lr(0);
+    now.options.emplace_back(MuonOptions(options_of(group)), muon_options_of(group) != nullptr);
+    now.options.back().first.lr(0);
   }
   return now;
 }

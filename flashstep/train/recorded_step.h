@@ -51,8 +51,9 @@ class RecordedStep {
  private:
   // What a recording holds as it was: another value asks for another recording.
   struct Frozen {
-    std::vector<const void*> places;   // of parameters; null: not trained
-    std::vector<MuonOptions> options;  // of groups, but for the learning rate
+    std::vector<const void*> places;  // of parameters; null: not trained
+    // Of groups, but for the learning rate; whether they are Muon's.
+    std::vector<std::pair<MuonOptions, bool>> options;
     bool operator==(const Frozen& other) const = default;
   };
   Frozen frozen() const;

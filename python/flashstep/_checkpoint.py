@@ -228,4 +228,5 @@ def _optimizer_state(
 
 def _class_of(optimizer: torch.optim.Optimizer) -> str:
     inner = optimizer._inner if isinstance(optimizer, ShardedOptimizer) else optimizer
-    return "AdamW" if type(inner).__name__ == "AdamW" else f"{type(inner).__module__}.{type(inner).__qualname__}"
+    name = type(inner).__name__  # flashstep's and torch's read each other's
+    return name if name in ("AdamW", "Muon") else f"{type(inner).__module__}.{type(inner).__qualname__}"

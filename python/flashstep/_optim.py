@@ -78,12 +78,17 @@ class AdamW(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         if amsgrad and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(parameter)
-        for kind in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):  # loaded, or of before the parameter was laid anew
-            if kind in state and state[kind].stride() != parameter.stride() and state[kind].shape == parameter.shape:
-                state[kind] = torch.empty_like(parameter, dtype=state[kind].dtype).copy_(state[kind])
-        if state["step"].device != parameter.device:  # torch's AdamW counts on the CPU
-            state["step"] = state["step"].to(parameter.device)
+        _lay_beside(parameter, state, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
         return state
+
+
+def _lay_beside(parameter: Tensor, state: dict[str, Tensor], kinds: Iterable[str]) -> None:
+    """What was loaded, or is of before the parameter was laid anew."""
+    for kind in kinds:
+        if kind in state and state[kind].stride() != parameter.stride() and state[kind].shape == parameter.shape:
+            state[kind] = torch.empty_like(parameter, dtype=state[kind].dtype).copy_(state[kind])
+    if state["step"].device != parameter.device:  # torch's AdamW counts on the CPU
+        state["step"] = state["step"].to(parameter.device)
 
 
 def _as_tensor(rate: float | Tensor) -> Tensor:
@@ -156,6 +161,7 @@ class Muon(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(parameter)
         if "step" not in state:  # torch's has none
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        _lay_beside(parameter, state, ("momentum_buffer",))
         return state
 
 

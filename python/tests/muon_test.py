@@ -1,9 +1,13 @@
 """flashstep.Muon beside torch.optim.Muon."""
 
+import json
+import tempfile
 import unittest
 
-import flashstep
+import needs_torch  # noqa: F401
 import torch
+
+import flashstep
 
 
 def matrices():
@@ -40,6 +44,38 @@ class Muon(unittest.TestCase):
             train(own, ours, 3, 5)
             train(alone, theirs, 3, 5)
             self.assert_near(own, alone, starts)
+
+    def test_state_is_laid_out_as_the_parameter(self):
+        own = [torch.nn.Parameter(torch.randn(24, 16).t()), torch.nn.Parameter(torch.randn(8, 8))]
+        alone = [torch.nn.Parameter(p.detach().contiguous()) for p in own]
+        starts = [p.detach().clone() for p in own]
+        ours, theirs = flashstep.Muon(own), torch.optim.Muon(alone, adjust_lr_fn="match_rms_adamw")
+        train(alone, theirs, 0, 2)
+        ours.load_state_dict(theirs.state_dict())  # contiguous
+        for one, other in zip(own, alone):
+            one.data.copy_(other.data)
+        train(own, ours, 2, 4)
+        train(alone, theirs, 2, 4)
+        self.assert_near(own, alone, starts)
+
+    def test_a_checkpoint_with_muons_groups_is_not_adamws(self):
+        net = torch.nn.Linear(4, 4, bias=False)
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/checkpoint"
+            for make in (flashstep.Muon, torch.optim.Muon):
+                optimizer = make(net.parameters())
+                train(list(net.parameters()), optimizer, 0, 1)
+                flashstep.save_checkpoint(path, model=net, optimizer=optimizer)
+                flashstep.load_checkpoint(path, model=net, optimizer=flashstep.Muon(net.parameters()))
+            optimizer = flashstep.AdamW(net.parameters())
+            flashstep.save_checkpoint(path, model=net, optimizer=optimizer)
+            with open(f"{path}/state.json") as file:
+                state = json.load(file)
+            state["optimizer"]["groups"][0]["muon"] = {"momentum": 0.95}  # as the program writes it
+            with open(f"{path}/state.json", "w") as file:
+                json.dump(state, file)
+            with self.assertRaisesRegex(ValueError, "expected a state that AdamW has, got .* where Muon updates"):
+                flashstep.load_checkpoint(path, model=net, optimizer=optimizer)
 
     def test_refuses_what_it_cannot_do(self):
         with self.assertRaisesRegex(ValueError, r"\[Muon\] expected matrices, got a parameter of shape \(3,\)"):

@@ -11,9 +11,14 @@ constexpr int kThreads = 256;
 constexpr int kWidth = 4;          // elements in an access, as adamw.cu has it
 constexpr int64_t kChunk = 8'192;  // elements a block
 
-__device__ void round_to(float x, uint32_t, float& kept) { kept = x; }
-__device__ void round_to(float x, uint32_t noise, __nv_bfloat16& kept) {
-  kept = rounded_by_chance(x, noise);
+__device__ void round_to(float x, uint32_t, bool, float& kept) { kept = x; }
+__device__ void round_to(float x, uint32_t noise, bool by_chance, __nv_bfloat16& kept) {
+  kept = by_chance ? rounded_by_chance(x, noise) : __float2bfloat16_rn(x);
+}
+
+// keep * a + (1 - keep) * b. Roundings by name: bits shall not depend on how memory is aligned.
+__device__ float mean(float keep, float a, float b) {
+  return __fmaf_rn(keep, a, __fmul_rn(1 - keep, b));
 }
 
 __device__ uint32_t noise_of(float own, float other, float step) {
@@ -30,10 +35,10 @@ __device__ void direct(const MuonArguments& args, float step, const G* gradients
     Pack<__nv_bfloat16, kCount> direction;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const float g = static_cast<float>(gradient.elements[k]) * factor;
-      const float m = keep * static_cast<float>(momentum.elements[k]) + (1 - keep) * g;
-      direction.elements[k] = __float2bfloat16_rn(args.nesterov ? keep * m + (1 - keep) * g : m);
-      round_to(m, noise_of(m, g, step), momentum.elements[k]);
+      const float g = __fmul_rn(static_cast<float>(gradient.elements[k]), factor);
+      const float m = mean(keep, static_cast<float>(momentum.elements[k]), g);
+      direction.elements[k] = __float2bfloat16_rn(args.nesterov ? mean(keep, m, g) : m);
+      round_to(m, noise_of(m, g, step), args.momentum_by_chance, momentum.elements[k]);
     }
     store<kCount>(momenta, i, momentum);
     store<kCount>(directions, i, direction);
@@ -44,7 +49,7 @@ template <int kCount, typename P, typename C>
 __device__ void update(const MuonArguments& args, float step, P* parameters,
                        const __nv_bfloat16* directions, C* copies, int64_t packs) {
   const float rate = *args.learning_rate;
-  const float decay = rate * args.weight_decay, size = rate * args.size;
+  const float decay = __fmul_rn(rate, args.weight_decay), size = __fmul_rn(rate, args.size);
   for (int i = static_cast<int>(threadIdx.x); i < packs; i += kThreads) {
     const auto direction = load<kCount>(directions, i);
     auto parameter = load<kCount>(parameters, i);
@@ -53,8 +58,8 @@ __device__ void update(const MuonArguments& args, float step, P* parameters,
     for (int k = 0; k < kCount; ++k) {
       const float o = static_cast<float>(direction.elements[k]);
       float p = static_cast<float>(parameter.elements[k]);
-      p = p - decay * p - size * o;
-      round_to(p, noise_of(p, o, step), parameter.elements[k]);
+      p = __fmaf_rn(-size, o, __fmaf_rn(-decay, p, p));
+      round_to(p, noise_of(p, o, step), args.parameter_by_chance, parameter.elements[k]);
       copy.elements[k] = static_cast<C>(static_cast<float>(parameter.elements[k]));
     }
     store<kCount>(parameters, i, parameter);

@@ -33,6 +33,7 @@ struct MuonArguments {
   float max_norm = 0;
   float momentum = 0, weight_decay = 0, size = 0;
   bool nesterov = true;
+  bool parameter_by_chance = false, momentum_by_chance = false;  // rounded so to bfloat16
 };
 static_assert(sizeof(MuonArguments) <= kMostArgumentBytes);
 
