@@ -198,6 +198,8 @@ def _optimizer_state(
             kinds[kind] = value
         else:
             kinds.setdefault(kind, StoredTensor(files)).places[written.removeprefix(name)] = value
+    if _class_of(optimizer) == "AdamW" and any({"exp_avg", "exp_avg_sq"} & kinds.keys() == {"exp_avg"} for kinds in found.values()):
+        raise ValueError(f"[checkpoint] expected AdamW's state in {path}, got Muon's of some parameters")
     place = {
         id(parameter): number
         for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
@@ -211,10 +213,6 @@ def _optimizer_state(
                 f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}"
             )
         saved = from_json(kept["groups"])
-        if any("muon" in group for group in saved):
-            raise ValueError(
-                f"[checkpoint] expected a state that AdamW has, got {path}, where Muon updates some parameters"
-            )
         if [[numbers.get(_plain(name)) for name in group["params"]] for group in saved] != [
             group["params"] for group in groups
         ]:
