@@ -198,7 +198,10 @@ def _optimizer_state(
             kinds[kind] = value
         else:
             kinds.setdefault(kind, StoredTensor(files)).places[written.removeprefix(name)] = value
-    if _class_of(optimizer) == "AdamW" and any({"exp_avg", "exp_avg_sq"} & kinds.keys() == {"exp_avg"} for kinds in found.values()):
+    kinds_of_adamw = {"step", "exp_avg", "exp_avg_sq"}
+    if _class_of(optimizer) == "AdamW" and any(
+        kinds_of_adamw - kinds.keys() == {"exp_avg_sq"} for kinds in found.values()
+    ):
         raise ValueError(f"[checkpoint] expected AdamW's state in {path}, got Muon's of some parameters")
     place = {
         id(parameter): number
