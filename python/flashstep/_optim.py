@@ -11,6 +11,14 @@ from torch import Tensor
 from ._library import operators
 
 
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """What a step's closure returns; it makes gradients."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class AdamW(torch.optim.Optimizer):
     """AdamW (Loshchilov and Hutter, 2019, algorithm 2), all parameters of a group in a pass. Arguments that say what is
     computed, state and checkpoints are torch.optim.AdamW's: either loads what the other saved. An lr that is a tensor
@@ -42,10 +50,7 @@ class AdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             with_gradient = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not with_gradient:
@@ -130,10 +135,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for name, value in MUON_CONSTANTS.items():  # of a state that torch's saved
                 if group[name] != value:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ._data_parallel import DistributedDataParallel, group_and_means
 from ._group import group_of, refuse_copies
 from ._library import classes
+from ._optim import loss_of
 from ._optimizer_state import gathered_state, options_of, own_state, updates_each_element_alone
 
 
@@ -138,10 +139,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates all parameters, on all ranks. With a closure, its loss is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._consolidated = None
         self._adopt()
         before = after = [options_of(group) for group in self.param_groups]
