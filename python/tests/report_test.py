@@ -15,7 +15,7 @@ from flashstep import report
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
 HANDOUT = REPORTS / "report_h200_2026-11-22"
-RUN = REPORTS / "quickstart_zen4"
+RUN = REPORTS / "quickstart_zen3"
 
 
 OLD_NAMES = {"contestant": "implementation"}  # of a column in stored results
