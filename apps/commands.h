@@ -18,6 +18,7 @@ void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_import(CLI::App& app);
 void add_info(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_memory(CLI::App& app);

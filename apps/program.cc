@@ -24,9 +24,9 @@ namespace {
 using AddCommand = void (*)(CLI::App&);
 // In the order of --help: what people do first comes first.
 constexpr AddCommand kCommands[] = {
-    add_train,     add_launch, add_generate, add_eval,       add_export, add_plot,
-    add_tokenizer, add_data,   add_bench,    add_profile,    add_memory, add_precision,
-    add_account,   add_report, add_info,     add_completion,
+    add_train,     add_launch,    add_generate, add_eval,  add_export,     add_import,
+    add_plot,      add_tokenizer, add_data,     add_bench, add_profile,    add_memory,
+    add_precision, add_account,   add_report,   add_info,  add_completion,
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 128 + n ended by

@@ -86,6 +86,8 @@ void add_train_command(CLI::App& tokenizer) {
                    "Text that is always one token, such as \"<|endoftext|>\" (may be repeated)")
       ->expected(1)
       ->take_all();
+  command->add_flag("--split-digits", arguments->options.split_digits,
+                    "Make every digit a token of its own, so that numbers are read digit by digit");
   command->add_option("--threads", arguments->options.threads, "Threads; 0: all processors")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Folder for tokenizer.json, vocab.json, merges.txt")
@@ -106,6 +108,8 @@ void run_encode(EncodeArguments arguments) {
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
   require_same_kind(arguments.out, "\x93NUMPY", 0, "a token file (.npy)");
   const auto tokenizer = Tokenizer::load(arguments.tokenizer);
+  if (const std::string note = note_of_missing_bytes(tokenizer); !note.empty())
+    std::fprintf(stderr, "%s\n", note.c_str());
   const SignalGuard guard;
   ProgressBar bar("encoding", ProgressBar::Unit::kBytes);
   arguments.options.progress = interruptible(bar.callback(), kNothingWritten);

@@ -30,11 +30,15 @@ struct Vocabulary {
   std::vector<std::pair<uint32_t, uint32_t>>
       merges;                         // ids of left and right, in the order of ranks
   std::vector<uint32_t> special_ids;  // ascending
+  bool split_digits = false;          // every digit is a word of its own, as many models have it
+  bool lacks_bytes = false;  // not all single bytes are tokens: see Tokenizer::missing_bytes()
+
+  bool operator==(const Vocabulary&) const = default;
 };
 
-// Throws UserError, naming `source`, unless all 256 single bytes are there, no two tokens are the
-// same, the merges join tokens to tokens, none twice, and the special tokens pass
-// check_special_tokens().
+// Throws UserError, naming `source`, unless all 256 single bytes are there (or lacks_bytes is set),
+// no two tokens are the same, the merges join tokens to tokens, none twice, and the special tokens
+// pass check_special_tokens().
 void check_vocabulary(const Vocabulary& vocabulary, const std::string& source);
 
 // Files (bytes as GPT-2 spells them). Readers take untrusted text, check it before they
@@ -48,8 +52,9 @@ Vocabulary parse_gpt2(std::string_view vocab_json, std::string_view merges_text,
 std::string vocab_json(const Vocabulary& vocabulary);
 std::string merges_text(const Vocabulary& vocabulary);
 
-// Hugging Face's tokenizer.json, of byte-level BPE with GPT-2's pattern. Another model, normalizer,
-// pre-tokenizer, post-processor, truncation, ... is refused by name.
+// Hugging Face's tokenizer.json, of byte-level BPE with GPT-2's pattern, digits split before or
+// not. Another model, normalizer, pre-tokenizer, post-processor, truncation, ... is refused by
+// name.
 Vocabulary parse_tokenizer_json(std::string_view json, const std::string& source);
 std::string tokenizer_json(const Vocabulary& vocabulary);
 
@@ -73,19 +78,24 @@ class Tokenizer {
   void save(const std::filesystem::path& directory) const;
 
   int64_t vocab_size() const { return static_cast<int64_t>(vocabulary_.tokens.size()); }
+  // Without the bytes that have no token.
   std::vector<uint32_t> encode(std::string_view text) const;
   // The bytes; UserError for an id that is not below vocab_size().
   std::string decode(std::span<const uint32_t> ids) const;
   // Of a token's bytes, or a special token's text.
   std::optional<uint32_t> token_id(std::string_view token) const;
   const std::vector<std::string>& special_tokens() const { return special_texts_; }  // by id
+  // Of the 256 bytes those without a token; encode() leaves them out, as Hugging Face's does. None
+  // in what train_bpe() learns; SmolLM2's has some.
+  int64_t missing_bytes() const;
   // A hash of all that encoding and decoding depend on.
   std::string fingerprint() const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
   const SpecialTokens& specials() const { return specials_; }
   const MergeRules& rules() const { return rules_; }
-  uint32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }
+  static constexpr uint32_t kNoToken = 0xFFFFFFFF;
+  uint32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }  // kNoToken: there is none
 
  private:
   Vocabulary vocabulary_;
@@ -102,6 +112,7 @@ inline constexpr size_t kChunkBytes = 1 << 20;
 struct BpeOptions {
   int64_t vocab_size = 10'000;  // in all: 256 bytes, merges, special tokens
   std::vector<std::string> special_tokens;
+  bool split_digits = false;  // no token has two digits, or one beside anything else
   int threads = 0;            // 0: all processors
   ProgressFunction progress;  // bytes of text read
   size_t chunk_bytes = kChunkBytes;

@@ -24,9 +24,11 @@ void expect(bool holds) {
   if (!holds) std::abort();
 }
 
-Words words_of(std::string_view text) {
+Words words_of(std::string_view text, bool split_digits = false) {
   Words words;
-  WordScanner().for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
+  WordScanner(split_digits).for_each_word(text, [&](std::string_view word) {
+    words.emplace_back(word);
+  });
   return words;
 }
 
@@ -59,6 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const Words words = words_of(text);
   expect(words == Pattern(text).words());
+  expect(words_of(text, true) == Pattern(text, true).words());
 
   // Learning takes much longer than all else: one input in sixteen brings its own tokenizer.
   static const Tokenizer kFixed =

@@ -65,8 +65,9 @@ class TokenizerObject : public torch::CustomClassHolder {
         flashstep::encode_to_file(tokenizer_, paths_of(files), path, options));
   }
   // Tokens by id one behind the other, their lengths, the ids of merges' pairs, those of special
-  // tokens.
-  std::tuple<Tensor, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>> parts() {
+  // tokens, split_digits, lacks_bytes.
+  std::tuple<Tensor, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, bool, bool>
+  parts() {
     const Vocabulary& vocabulary = tokenizer_.vocabulary();
     std::string bytes;
     std::vector<int64_t> lengths, merges;
@@ -81,7 +82,9 @@ class TokenizerObject : public torch::CustomClassHolder {
     return {bytes_tensor(bytes),
             lengths,
             merges,
-            {vocabulary.special_ids.begin(), vocabulary.special_ids.end()}};
+            {vocabulary.special_ids.begin(), vocabulary.special_ids.end()},
+            vocabulary.split_digits,
+            vocabulary.lacks_bytes};
   }
   void save(std::string directory) { tokenizer_.save(directory); }
 
@@ -92,7 +95,8 @@ class TokenizerObject : public torch::CustomClassHolder {
 c10::intrusive_ptr<TokenizerObject> make_tokenizer(const Tensor& bytes,
                                                    std::vector<int64_t> lengths,
                                                    std::vector<int64_t> merges,
-                                                   std::vector<int64_t> special_ids) {
+                                                   std::vector<int64_t> special_ids,
+                                                   bool split_digits, bool lacks_bytes) {
   int64_t left = bytes.numel();
   for (const int64_t length : lengths) {
     require(length >= 0, "[tokenizer] expected lengths of tokens of at least 0, got ", length);
@@ -114,6 +118,8 @@ c10::intrusive_ptr<TokenizerObject> make_tokenizer(const Tensor& bytes,
                                    static_cast<uint32_t>(merges[i + 1]));
   }
   vocabulary.special_ids.assign(special_ids.begin(), special_ids.end());
+  vocabulary.split_digits = split_digits;
+  vocabulary.lacks_bytes = lacks_bytes;
   return c10::make_intrusive<TokenizerObject>(Tokenizer(std::move(vocabulary)));
 }
 
@@ -124,10 +130,11 @@ c10::intrusive_ptr<TokenizerObject> load_tokenizer(std::string path) {
 c10::intrusive_ptr<TokenizerObject> train_tokenizer(std::vector<std::string> files,
                                                     int64_t vocab_size,
                                                     std::vector<std::string> special_tokens,
-                                                    int64_t threads) {
+                                                    bool split_digits, int64_t threads) {
   BpeOptions options;
   options.vocab_size = vocab_size;
   options.special_tokens = std::move(special_tokens);
+  options.split_digits = split_digits;
   options.threads = static_cast<int>(threads);
   options.progress = options.merge_progress = stop_if_wanted;
   return c10::make_intrusive<TokenizerObject>(train_bpe(paths_of(files), options));

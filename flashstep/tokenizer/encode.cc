@@ -61,7 +61,10 @@ void Encoder::append_uncached(std::string_view word, TokenBuffer& out) {
 
 void Encoder::load_bytes(std::string_view word) {
   tokens_.clear();
-  for (const char byte : word) tokens_.push_back(tokenizer_.byte_id(static_cast<uint8_t>(byte)));
+  for (const char byte : word) {
+    const uint32_t id = tokenizer_.byte_id(static_cast<uint8_t>(byte));
+    if (id != Tokenizer::kNoToken) tokens_.push_back(id);
+  }
 }
 
 uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& texts,

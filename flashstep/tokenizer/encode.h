@@ -13,7 +13,8 @@ namespace flashstep {
 
 class Encoder {
  public:
-  explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit Encoder(const Tokenizer& tokenizer)
+      : tokenizer_(tokenizer), scanner_(tokenizer.vocabulary().split_digits) {}
 
   // Appends the tokens of `text`, special tokens included.
   void encode(std::string_view text, TokenBuffer& out);

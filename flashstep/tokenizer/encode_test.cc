@@ -62,7 +62,7 @@ Ids encode_naively(const Tokenizer& tokenizer, std::string_view text) {
   std::sort(specials.begin(), specials.end(),
             [](const auto& a, const auto& b) { return a.size() > b.size(); });
   Ids ids;
-  WordScanner scanner;
+  WordScanner scanner(tokenizer.vocabulary().split_digits);
   std::string plain;
   const auto flush = [&] {
     scanner.for_each_word(plain, [&](std::string_view word) {

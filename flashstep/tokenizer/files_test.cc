@@ -41,6 +41,7 @@ void expect_same(const Vocabulary& a, const Vocabulary& b) {
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.merges, b.merges);
   EXPECT_EQ(a.special_ids, b.special_ids);
+  EXPECT_EQ(a, b);
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -118,6 +119,47 @@ TEST_F(FilesTest, ReadsTheOlderSpellingOfMerges) {
   const std::string a = spell(vocabulary_.tokens[left]), b = spell(vocabulary_.tokens[right]);
   json = replaced(json, "[\"" + a + "\", \"" + b + "\"]", "\"" + a + " " + b + "\"");
   expect_same(parse_tokenizer_json(json, "x"), vocabulary_);
+}
+
+TEST_F(FilesTest, SplitDigitsAreAnotherTokenization) {
+  Vocabulary split = vocabulary_;
+  split.split_digits = true;
+  const std::string json = tokenizer_json(split);
+  expect_same(parse_tokenizer_json(json, "x"), split);
+  EXPECT_NE(Tokenizer(split).fingerprint(), Tokenizer(vocabulary_).fingerprint());
+  const std::string digits = "{\"type\": \"Digits\", \"individual_digits\": true}, ";
+  for (const std::string& other :
+       {std::string(), digits + digits, replaced(digits, "true", "false"),
+        replaced(digits, "Digits", "Punctuation")}) {
+    const std::string message =
+        complaint([&] { parse_tokenizer_json(replaced(json, digits, other), "x"); });
+    EXPECT_NE(message.find("[x] expected the pre_tokenizer ByteLevel, or a Sequence of Digits"),
+              std::string::npos)
+        << message;
+  }
+}
+
+// tokenizers leaves such bytes out, and merges what stands around them.
+TEST_F(FilesTest, BytesWithoutATokenAreLeftOut) {
+  const std::string json = R"({"model": {"vocab": {"a": 0, "b": 1, "ab": 2, "<|end|>": 3},
+      "merges": [["a", "b"]]}, "pre_tokenizer": {"type": "ByteLevel"},
+      "added_tokens": [{"id": 3, "content": "<|end|>"}]})";
+  const Vocabulary vocabulary = parse_tokenizer_json(json, "x");
+  expect_same(parse_tokenizer_json(tokenizer_json(vocabulary), "x"), vocabulary);
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_EQ(tokenizer.missing_bytes(), 254);
+  EXPECT_EQ(Tokenizer(vocabulary_).missing_bytes(), 0);
+  EXPECT_EQ(tokenizer.encode("axb\xff<|end|> \n"), (std::vector<uint32_t>{2, 3}));
+  EXPECT_EQ(tokenizer.encode(std::string(300, 'x') + "ba"), (std::vector<uint32_t>{1, 0}));
+  EXPECT_EQ(complaint([&] {
+              parse_tokenizer_json(replaced(json, "{\"vocab", "{\"unk_token\": \"a\", \"vocab"),
+                                   "x");
+            }),
+            "[x] expected a token for each of the 256 bytes, or no unk_token, got some bytes "
+            "without one, and \"a\"");
+  Vocabulary whole = vocabulary;
+  whole.lacks_bytes = false;
+  EXPECT_NE(complaint([&] { Tokenizer{whole}; }).find("got none for byte 0"), std::string::npos);
 }
 
 TEST_F(FilesTest, RefusesByNameWhatIsNotThisTokenization) {

@@ -28,6 +28,28 @@ void refuse(const json& object, const char* key, const std::string& source) {
           name_of(value));
 }
 
+// GPT-2's words, or a sequence of two that splits digits first: whether it does.
+bool splits_digits(const json& pre_tokenizer, const std::string& source) {
+  const bool is_sequence = member(pre_tokenizer, "type") == "Sequence";
+  const json& parts = member(pre_tokenizer, "pretokenizers");
+  if (is_sequence) {
+    const bool is_ours = parts.is_array() && parts.size() == 2 &&
+                         member(parts[0], "type") == "Digits" &&
+                         member(parts[0], "individual_digits") == true;
+    require(is_ours, "[", source,
+            "] expected the pre_tokenizer ByteLevel, or a Sequence of Digits ",
+            "with individual_digits and ByteLevel, got ", name_of(parts));
+  }
+  const json& byte_level = is_sequence ? parts[1] : pre_tokenizer;
+  require(member(byte_level, "type") == "ByteLevel", "[", source,
+          "] expected the pre_tokenizer ByteLevel, got ", name_of(byte_level));
+  refuse(byte_level, "add_prefix_space", source);
+  const json& use_regex = member(byte_level, "use_regex");
+  require(use_regex.is_null() || use_regex == true, "[", source,
+          "] expected a ByteLevel pre_tokenizer with use_regex");
+  return is_sequence;
+}
+
 void check_kind(const json& file, const std::string& source) {
   require(file.is_object(), "[", source, "] expected a tokenizer.json, got no JSON object");
   const json& model = member(file, "model");
@@ -39,13 +61,6 @@ void check_kind(const json& file, const std::string& source) {
                           "byte_fallback", "ignore_merges"}) {
     refuse(model, key, source);
   }
-  const json& pre_tokenizer = member(file, "pre_tokenizer");
-  require(member(pre_tokenizer, "type") == "ByteLevel", "[", source,
-          "] expected the pre_tokenizer ByteLevel, got ", name_of(pre_tokenizer));
-  refuse(pre_tokenizer, "add_prefix_space", source);
-  const json& use_regex = member(pre_tokenizer, "use_regex");
-  require(use_regex.is_null() || use_regex == true, "[", source,
-          "] expected a ByteLevel pre_tokenizer with use_regex");
   // These two change offsets and decoding, not ids.
   for (const char* key : {"post_processor", "decoder"}) {
     const json& part = member(file, key);
@@ -110,6 +125,14 @@ std::pair<std::string, std::string> split_merge(const json& merge, size_t rank,
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
+// Its ids of unknown bytes would be in the way of merges.
+void refuse_unknown_token(const json& model, const std::string& source) {
+  const json& unknown = member(model, "unk_token");
+  require(unknown.is_null(), "[", source,
+          "] expected a token for each of the 256 bytes, or no unk_token, got some bytes without ",
+          "one, and ", name_of(unknown));
+}
+
 }  // namespace
 
 Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source) {
@@ -118,6 +141,8 @@ Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source
   const auto added = read_added_tokens(member(file, "added_tokens"), source);
   const auto spellings = internal::spellings_by_id(member(file["model"], "vocab"), added, source);
   Vocabulary vocabulary;
+  vocabulary.split_digits = splits_digits(member(file, "pre_tokenizer"), source);
+  int single_bytes = 0;
   for (uint32_t id = 0; id < spellings.size(); ++id) {
     if (added.count(id) == 1) {
       vocabulary.tokens.push_back(spellings[id]);
@@ -128,7 +153,10 @@ Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source
     require(bytes.has_value(), "[", source,
             "] expected tokens spelled in GPT-2's byte alphabet, got \"", spellings[id], "\"");
     vocabulary.tokens.push_back(*bytes);
+    single_bytes += bytes->size() == 1 ? 1 : 0;
   }
+  vocabulary.lacks_bytes = single_bytes < 256;
+  if (vocabulary.lacks_bytes) refuse_unknown_token(file["model"], source);
   const auto ids = internal::ids_by_spelling(spellings);
   const json& merges = member(file["model"], "merges");
   require(merges.is_array(), "[", source, "] expected the model's merges to be a list");
@@ -150,10 +178,15 @@ std::string tokenizer_json(const Vocabulary& vocabulary) {
                "\"normalized\": false, \"special\": true}");
   }
   out += "],\n\"normalizer\": null,\n";
-  for (const char* part : {"pre_tokenizer", "post_processor", "decoder"}) {
-    out += str("\"", part, "\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, ",
-               "\"trim_offsets\": ", part == std::string_view("post_processor") ? "false" : "true",
-               ", \"use_regex\": true},\n");
+  for (const std::string_view part : {"pre_tokenizer", "post_processor", "decoder"}) {
+    const bool splits = part == "pre_tokenizer" && vocabulary.split_digits;
+    out += str("\"", part, "\": ",
+               splits ? "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
+                        "\"individual_digits\": true}, "
+                      : "",
+               "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": ",
+               part == "post_processor" ? "false" : "true", ", \"use_regex\": true}",
+               splits ? "]}" : "", ",\n");
   }
   out +=
       "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "

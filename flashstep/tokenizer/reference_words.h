@@ -1,5 +1,5 @@
 // GPT-2's pattern as written, tried alternative by alternative at each place: what WordScanner must
-// equal (for tests and fuzzing).
+// equal (for tests and fuzzing). With split digits, in what lies before, between and behind them.
 #pragma once
 
 #include <string>
@@ -14,10 +14,22 @@ using Words = std::vector<std::string>;
 
 class Pattern {
  public:
-  explicit Pattern(std::string_view text) : text_(text) {}
+  explicit Pattern(std::string_view text, bool split_digits = false)
+      : text_(text), split_digits_(split_digits) {}
 
   Words words() const {
     Words found;
+    size_t begin = 0;  // of what no digit is in
+    for (size_t at = 0; split_digits_ && at < text_.size(); at += length(at)) {
+      if (class_of(decode_char(text_.substr(at)).code_point) != CharClass::kNumber) continue;
+      append(found, Pattern(text_.substr(begin, at - begin)).words());
+      begin = at + length(at);
+      found.emplace_back(text_.substr(at, length(at)));
+    }
+    if (begin > 0) {
+      append(found, Pattern(text_.substr(begin)).words());
+      return found;
+    }
     for (size_t at = 0; at < text_.size();) {
       const size_t end = match(at);
       found.emplace_back(text_.substr(at, end - at));
@@ -27,6 +39,9 @@ class Pattern {
   }
 
  private:
+  static void append(Words& words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+  }
   size_t match(size_t at) const {
     for (const char* ending : {"'s", "'d", "'m", "'t", "'ll", "'ve", "'re"}) {
       if (text_.substr(at).starts_with(ending)) return at + std::string_view(ending).size();
@@ -51,6 +66,7 @@ class Pattern {
   }
 
   std::string_view text_;
+  bool split_digits_;
 };
 
 }  // namespace flashstep

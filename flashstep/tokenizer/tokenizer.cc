@@ -1,5 +1,7 @@
 #include "flashstep/tokenizer.h"
 
+#include <algorithm>
+
 #include "flashstep/base/hash.h"
 #include "flashstep/error.h"
 #include "flashstep/tokenizer/encode.h"
@@ -17,7 +19,7 @@ Tokenizer::Tokenizer(Vocabulary vocabulary, const std::string& source)
   specials_ = SpecialTokens(std::move(specials));
   for (uint32_t id = 0; id < vocabulary_.tokens.size(); ++id) ids_[vocabulary_.tokens[id]] = id;
   for (uint32_t byte = 0; byte < 256; ++byte) {
-    byte_ids_[byte] = ids_.at(std::string(1, static_cast<char>(byte)));
+    byte_ids_[byte] = token_id(std::string(1, static_cast<char>(byte))).value_or(kNoToken);
   }
   std::vector<Merge> merges;
   merges.reserve(vocabulary_.merges.size());
@@ -58,6 +60,10 @@ std::optional<uint32_t> Tokenizer::token_id(std::string_view token) const {
   return found->second;
 }
 
+int64_t Tokenizer::missing_bytes() const {
+  return std::count(byte_ids_.begin(), byte_ids_.end(), kNoToken);
+}
+
 std::string Tokenizer::fingerprint() const {
   Hasher hasher;
   const auto add_number = [&](uint64_t number) { hasher.update(&number, sizeof number); };
@@ -68,6 +74,7 @@ std::string Tokenizer::fingerprint() const {
   }
   for (const auto& [left, right] : vocabulary_.merges) add_number(uint64_t{left} << 32 | right);
   for (const uint32_t id : vocabulary_.special_ids) add_number(id);
+  if (vocabulary_.split_digits) hasher.update("split_digits");
   return hasher.hex();
 }
 

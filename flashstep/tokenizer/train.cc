@@ -25,6 +25,7 @@ WordCounts count_words(ChunkReader& reader, const SpecialTokens& specials,
                        const BpeOptions& options) {
   const int threads = thread_count(options.threads);
   std::vector<Counter> counters(static_cast<size_t>(threads));
+  for (Counter& counter : counters) counter.scanner = WordScanner(options.split_digits);
   process_chunks(
       reader, threads,
       [&](int worker, std::string_view chunk, TokenBuffer&) {
@@ -96,9 +97,10 @@ Tokenizer train_bpe(const std::vector<std::filesystem::path>& texts, const BpeOp
   PairLearner learner(words.size(), bytes);
   words.for_each([&](std::string_view word, uint64_t count) { learner.add_word(word, count); });
   words = WordCounts();
-  return Tokenizer(lay_out(learner.learn(options.vocab_size - base, options.merge_progress),
-                           options.special_tokens),
-                   "tokenizer train");
+  Vocabulary vocabulary = lay_out(learner.learn(options.vocab_size - base, options.merge_progress),
+                                  options.special_tokens);
+  vocabulary.split_digits = options.split_digits;
+  return Tokenizer(std::move(vocabulary), "tokenizer train");
 }
 
 }  // namespace flashstep

@@ -114,6 +114,7 @@ void WordScanner::mark_class_changes(size_t size) {
   const size_t blocks = (size + 63) / 64;
   starts_.resize(blocks);
   apostrophes_.clear();
+  const uint64_t digits = split_digits_ ? ~uint64_t{0} : 0;  // each of them is a word
   Masks before{};
   uint64_t others_before = 0;
   for (size_t block = 0; block < blocks; ++block) {
@@ -125,11 +126,13 @@ void WordScanner::mark_class_changes(size_t size) {
     const uint64_t change = (now.letters & ~after(now.letters, before.letters)) |
                             (now.numbers & ~after(now.numbers, before.numbers)) |
                             (others & ~after(others, others_before));
-    const uint64_t text_starts = change & ~after(now.blanks, before.blanks);
+    const uint64_t text_starts =
+        (change & ~after(now.blanks, before.blanks)) | (now.numbers & digits);
 
-    // The last space of a run when the run is not the text's end; wide spaces come later.
-    const uint64_t not_space = ~now.spaces & present;
-    const uint64_t next_not_space = left > 64 ? ~next.spaces << 63 : 0;
+    // The last space of a run when the run is not the text's end, or a piece's; wide spaces come
+    // later.
+    const uint64_t not_space = ~(now.spaces | (now.numbers & digits)) & present;
+    const uint64_t next_not_space = left > 64 ? ~(next.spaces | (next.numbers & digits)) << 63 : 0;
     const uint64_t space_starts =
         now.spaces & (~after(now.spaces, before.spaces) | not_space >> 1 | next_not_space);
 
@@ -146,8 +149,9 @@ void WordScanner::mark_wide_spaces(std::string_view text, size_t size) {
   for (const size_t at : wide_spaces_) {
     const size_t next = at + decode_char(text.substr(at)).length;
     if (next >= size) continue;
-    if ((masks_[next / 64].spaces >> next % 64 & 1) == 0)
-      starts_[at / 64] |= uint64_t{1} << at % 64;
+    const Masks& masks = masks_[next / 64];
+    const uint64_t ends_before = masks.spaces | (split_digits_ ? masks.numbers : 0);
+    if ((ends_before >> next % 64 & 1) == 0) starts_[at / 64] |= uint64_t{1} << at % 64;
   }
 }
 

@@ -2,9 +2,11 @@
 //
 //   '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
-// over the classes of Unicode 16. A byte that is no part of well-formed UTF-8 is a character that
-// is neither letter, number nor white space, as its replacement U+FFFD would be. Words never
-// overlap and leave nothing out: joined, they are the text.
+// over the classes of Unicode 16; or, with split_digits, as it does the pieces of a text that is
+// cut before and behind every \p{N} first (Hugging Face's Digits(individual_digits=True)). A byte
+// that is no part of well-formed UTF-8 is a character that is neither letter, number nor white
+// space, as its replacement U+FFFD would be. Words never overlap and leave nothing out: joined,
+// they are the text.
 //
 // There is no matching engine, because where a word starts is a local question. A character that is
 // not white space starts a word where its class differs from the class before it, unless a ' '
@@ -25,6 +27,9 @@ namespace flashstep {
 
 class WordScanner {
  public:
+  WordScanner() = default;
+  explicit WordScanner(bool split_digits) : split_digits_(split_digits) {}
+
   // Calls use(std::string_view word) for each word of `text`, in order. Needs a fixed amount of
   // memory, and more only for a word that is longer than kWindowBytes.
   template <typename Use>
@@ -54,6 +59,7 @@ class WordScanner {
   void mark_wide_spaces(std::string_view text, size_t size);
   void mark_contractions(std::string_view text, size_t size);
 
+  bool split_digits_ = false;
   std::vector<Masks> masks_;
   std::vector<uint64_t> starts_;
   std::vector<size_t> wide_spaces_;  // where white space of several bytes begins

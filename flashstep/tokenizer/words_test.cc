@@ -19,8 +19,8 @@ Words scan(WordScanner& scanner, std::string_view text) {
   return words;
 }
 
-Words scan(std::string_view text) {
-  WordScanner scanner;
+Words scan(std::string_view text, bool split_digits = false) {
+  WordScanner scanner(split_digits);
   return scan(scanner, text);
 }
 
@@ -42,34 +42,47 @@ TEST(Words, MalformedBytesAreNeitherLetterNumberNorSpace) {
             (Words{"\xe5\xad\x97", "\xe5\xad"}));  // a letter, then a cut one
 }
 
-TEST(Words, AgreesWithThePatternOnHardText) {
+TEST(Words, OfSplitDigits) {
+  EXPECT_EQ(scan("a1b22 \t 3   ", true), (Words{"a", "1", "b", "2", "2", " \t ", "3", "   "}));
+  EXPECT_EQ(scan("in 1984's", true), (Words{"in", " ", "1", "9", "8", "4", "'s"}));
+  EXPECT_EQ(scan("x\u3000\u3000\u0663\u00bd y", true),
+            (Words{"x", "\u3000\u3000", "\u0663", "\u00bd", " y"}));
+}
+
+// Without and with split digits.
+class WordsOfPattern : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(SplitDigits, WordsOfPattern, ::testing::Bool());
+
+TEST_P(WordsOfPattern, AgreeOnHardText) {
   std::mt19937_64 random(1);
-  WordScanner scanner;
+  WordScanner scanner(GetParam());
   for (int round = 0; round < 20'000; ++round) {
     const std::string text = hard_text(random, random() % 40);
-    ASSERT_EQ(scan(scanner, text), Pattern(text).words()) << ::testing::PrintToString(text);
+    ASSERT_EQ(scan(scanner, text), Pattern(text, GetParam()).words())
+        << ::testing::PrintToString(text);
   }
 }
 
-TEST(Words, AgreesWithThePatternAcrossWindows) {
+TEST_P(WordsOfPattern, AgreeAcrossWindows) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 20; ++round) {
     const std::string text = hard_text(random, 20'000 + random() % 20'000);
-    ASSERT_EQ(scan(text), Pattern(text).words()) << "round " << round;
+    ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words()) << "round " << round;
   }
 }
 
-TEST(Words, WordsLongerThanTheWindow) {
+TEST_P(WordsOfPattern, LongerThanTheWindow) {
   const size_t window = WordScanner::kWindowBytes;
   for (const size_t length : {window - 9, window - 8, window - 1, window, window + 1, 5 * window}) {
-    for (const char filler : {'a', ' ', '\n', '.', '\xff'}) {
+    for (const char filler : {'a', ' ', '\n', '.', '\xff', '5'}) {
       const std::string text = "x " + std::string(length, filler) + "'s y";
-      ASSERT_EQ(scan(text), Pattern(text).words()) << length << " of " << int{filler};
+      ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words())
+          << length << " of " << int{filler};
     }
   }
 }
 
-TEST(Words, EveryCodePointInEveryNeighbourhood) {
+TEST_P(WordsOfPattern, OfEveryCodePointInEveryNeighbourhood) {
   std::string text;
   for (uint32_t c = 0x80; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
@@ -86,7 +99,7 @@ TEST(Words, EveryCodePointInEveryNeighbourhood) {
     ASSERT_EQ(decode_char(encoded).code_point, c);
     for (const char* before : {"x", "1", "!", " ", "\n"}) text += before + encoded;
   }
-  ASSERT_EQ(scan(text), Pattern(text).words());
+  ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words());
 }
 
 TEST(FindCut, CuttingThereChangesNoWord) {

@@ -1,13 +1,21 @@
 #include "flashstep/train/llama_format.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
+#include "flashstep/base/json_depth.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/model.h"
+#include "flashstep/train/module_tensors.h"
 
 namespace flashstep {
 namespace {
@@ -31,7 +39,7 @@ const std::map<std::string, std::string> kOfABlock = {
     {"ffn.w2.weight", "mlp.down_proj.weight"}};
 
 // Ours to Llama's.
-std::map<std::string, std::string> names_of(const ModelConfig& model) {
+std::map<std::string, std::string> llama_names(const ModelConfig& model) {
   std::map<std::string, std::string> names = kOfTheModel;
   if (model.tie_embeddings) names.erase("lm_head.weight");
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
@@ -41,18 +49,29 @@ std::map<std::string, std::string> names_of(const ModelConfig& model) {
   return names;
 }
 
-// tensor (heads D, width): of each head the even rows first, then the odd ones.
-StoredTensor even_rows_first(StoredTensor tensor, int64_t heads) {
+// tensor (heads D, width), where of each head the even rows are to come first, then the odd ones
+// (theirs), or the other way round.
+StoredTensor with_rows_moved(StoredTensor tensor, int64_t heads, bool to_theirs) {
   const int64_t head_dim = tensor.form.size(0) / heads, width = tensor.form.size(1);
   const int64_t of_a_head = head_dim * width;
   tensor.read = [=, read = tensor.read](int64_t begin, int64_t end) {
     const int64_t first = begin / of_a_head, behind = (end + of_a_head - 1) / of_a_head;
     const at::Tensor whole = read(first * of_a_head, behind * of_a_head);
-    return whole.view({behind - first, head_dim / 2, 2, width})
+    const int64_t half = head_dim / 2, outer = to_theirs ? half : 2;
+    return whole.view({behind - first, outer, head_dim / outer, width})
         .transpose(1, 2)
         .reshape({-1})
         .slice(0, begin - first * of_a_head, end - first * of_a_head);
   };
+  return tensor;
+}
+
+// Of queries and keys.
+StoredTensor with_heads_moved(StoredTensor tensor, const ModelConfig& model, bool to_theirs) {
+  if (tensor.name.ends_with("q_proj.weight"))
+    return with_rows_moved(std::move(tensor), model.num_heads, to_theirs);
+  if (tensor.name.ends_with("k_proj.weight"))
+    return with_rows_moved(std::move(tensor), model.kv_heads(), to_theirs);
   return tensor;
 }
 
@@ -64,17 +83,14 @@ Json token_or_null(const Tokenizer& tokenizer, const std::string& end) {
 }  // namespace
 
 StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model) {
-  const auto names = names_of(model);
+  const auto names = llama_names(model);
   require(tensors.size() == names.size(), "[export] expected the ", names.size(),
           " tensors of a model of ", model.num_layers, " layers, got ", tensors.size());
   for (StoredTensor& tensor : tensors) {
     const auto found = names.find(tensor.name);
     require(found != names.end(), "[export] expected a tensor of the model, got \"", tensor.name,
             "\"");
-    if (tensor.name.ends_with("q_proj.weight"))
-      tensor = even_rows_first(std::move(tensor), model.num_heads);
-    if (tensor.name.ends_with("k_proj.weight"))
-      tensor = even_rows_first(std::move(tensor), model.kv_heads());
+    tensor = with_heads_moved(std::move(tensor), model, /*to_theirs=*/true);
     tensor.name = found->second;
   }
   return tensors;
@@ -119,6 +135,179 @@ std::string llama_tokenizer_config(const ModelConfig& model, const Tokenizer& to
                  {"clean_up_tokenization_spaces", false}};
   if (!token_or_null(tokenizer, end).is_null()) config["bos_token"] = config["eos_token"] = end;
   return config.dump(2) + "\n";
+}
+
+namespace {
+
+// A key of config.json, or null where it has none.
+const Json& value_of(const Json& config, const char* key) {
+  static const Json kNone;
+  const auto found = config.find(key);
+  return found == config.end() ? kNone : *found;
+}
+
+// nullopt for the default: the key has to be there.
+int64_t whole_number(const Json& config, const char* key, std::optional<int64_t> otherwise,
+                     const std::string& source) {
+  const Json& value = value_of(config, key);
+  if (value.is_null() && otherwise) return *otherwise;
+  require(value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{1} << 31, "[", source,
+          "] expected ", key, " to be a whole number of at most 2^31, got ", value.dump());
+  return value.get<int64_t>();
+}
+
+double number(const Json& config, const char* key, double otherwise, const std::string& source) {
+  const Json& value = value_of(config, key);
+  if (value.is_null()) return otherwise;
+  require(value.is_number(), "[", source, "] expected ", key, " to be a number, got ",
+          value.dump());
+  return value.get<double>();
+}
+
+// Only `computed`, or nothing, is what the Transformer computes.
+void expect_value(const Json& config, const char* key, const Json& computed,
+                  const std::string& source) {
+  const Json& value = value_of(config, key);
+  require(value.is_null() || value == computed, "[", source, "] expected ", key, " to be ",
+          computed.dump(), ", all that a Transformer of flashstep has, got ", value.dump());
+}
+
+// How positions turn, where versions have put it: in rope_parameters, or beside rope_scaling.
+double rope_theta(const Json& config, const std::string& source) {
+  double theta = number(config, "rope_theta", 10000, source);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json& rope = value_of(config, key);
+    if (rope.is_null()) continue;
+    require(rope.is_object(), "[", source, "] expected ", key, " to be an object, got ",
+            rope.dump());
+    for (const char* type : {"type", "rope_type"}) expect_value(rope, type, "default", source);
+    expect_value(rope, "partial_rotary_factor", 1.0, source);
+    theta = number(rope, "rope_theta", theta, source);
+  }
+  expect_value(config, "partial_rotary_factor", 1.0, source);
+  return theta;
+}
+
+Json parse_config(std::string_view text, const std::string& source) {
+  require(json_depth(text) <= kMaxJsonDepth, "[", source, "] expected JSON nested at most ",
+          kMaxJsonDepth, " deep");
+  const Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  require(config.is_object(), "[", source, "] expected a JSON object");
+  return config;
+}
+
+// The names in files of a key's checkpoint, each in its directory.
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& directory) {
+  const std::filesystem::path index = directory / "model.safetensors.index.json";
+  if (!std::filesystem::exists(index)) return {directory / "model.safetensors"};
+  const Json json = parse_config(read_file(index), index.string());
+  const Json& map = value_of(json, "weight_map");
+  require(map.is_object(), "[", index.string(), "] expected a weight_map");
+  std::set<std::filesystem::path> files;
+  for (const auto& [tensor, file] : map.items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    require(name.ends_with(".safetensors") && name.find('/') == std::string::npos, "[",
+            index.string(),
+            "] expected the name of a .safetensors file beside it for each tensor, ", "got ",
+            file.dump(), " for ", json_spelling(tensor));
+    files.insert(directory / name);
+  }
+  return {files.begin(), files.end()};
+}
+
+// The text of eos_token_id, a number or several, of which the first counts.
+std::string end_of(const Json& config, const Tokenizer& tokenizer) {
+  const Json& given = value_of(config, "eos_token_id");
+  const Json& end = given.is_array() && !given.empty() ? given.front() : given;
+  const auto& special = tokenizer.vocabulary().special_ids;
+  if (!end.is_number_unsigned()) return "";
+  const auto found = std::find(special.begin(), special.end(), end.get<uint64_t>());
+  return found == special.end() ? "" : tokenizer.vocabulary().tokens[*found];
+}
+
+}  // namespace
+
+ModelConfig parse_llama_config(std::string_view text, const std::string& source) {
+  const Json config = parse_config(text, source);
+  const Json& type = value_of(config, "model_type");
+  require(type == "llama" || type == "mistral", "[", source,
+          "] expected a model_type of llama or mistral, got ", type.dump());
+  expect_value(config, "hidden_act", "silu", source);
+  for (const char* key : {"attention_bias", "mlp_bias"}) expect_value(config, key, false, source);
+  require(value_of(config, "quantization_config").is_null(), "[", source,
+          "] expected weights that are not quantized, got a quantization_config");
+  const auto whole = [&](const char* key, std::optional<int64_t> otherwise = std::nullopt) {
+    return whole_number(config, key, otherwise, source);
+  };
+  ModelConfig model;
+  model.vocab_size = whole("vocab_size");
+  model.d_model = whole("hidden_size");
+  model.d_ff = whole("intermediate_size");
+  model.num_layers = whole("num_hidden_layers");
+  model.num_heads = whole("num_attention_heads");
+  model.num_kv_heads = whole("num_key_value_heads", model.num_heads);
+  model.context_length = whole("max_position_embeddings", 2048);
+  model.window = type == "mistral" ? whole("sliding_window", 0) : 0;
+  model.norm_epsilon = number(config, "rms_norm_eps", 1e-6, source);
+  model.rope_theta = rope_theta(config, source);
+  const Json& tied = value_of(config, "tie_word_embeddings");
+  require(tied.is_null() || tied.is_boolean(), "[", source,
+          "] expected tie_word_embeddings to be true or false, got ", tied.dump());
+  model.tie_embeddings = tied == true;
+  read_json(model, write_json(model), source);  // the ranges of its fields
+  try {
+    model = resolved(model);
+  } catch (const UserError& error) {
+    throw UserError(str("[", source, "] ", error.what()));
+  }
+  const int64_t head_dim = whole("head_dim", model.head_dim());
+  require(head_dim == model.head_dim(), "[", source, "] expected head_dim to be ", model.head_dim(),
+          ", hidden_size / num_attention_heads, got ", head_dim);
+  return model;
+}
+
+StoredTensors transformer_tensors(StoredTensors tensors, const ModelConfig& model,
+                                  const std::string& source) {
+  std::erase_if(tensors, [&](const StoredTensor& tensor) {
+    return tensor.name.ends_with("rotary_emb.inv_freq") ||
+           (model.tie_embeddings && tensor.name == "lm_head.weight");
+  });
+  ModelConfig shapes = model;
+  shapes.context_length = 1;  // no tables of positions
+  const auto names = llama_names(model);
+  std::map<std::string, std::string> ours;
+  NamedTensors wanted =
+      module_tensors(*Transformer(shapes, std::nullopt, at::TensorOptions(at::kMeta)));
+  for (auto& [name, tensor] : wanted) {
+    const std::string& theirs = names.at(name);
+    ours.emplace(theirs, name);
+    name = theirs;
+  }
+  check_weights(wanted, tensors, source);
+  for (StoredTensor& tensor : tensors) {
+    tensor = with_heads_moved(std::move(tensor), model, /*to_theirs=*/false);
+    tensor.name = ours.at(tensor.name);
+  }
+  return tensors;
+}
+
+LlamaModel open_llama(const std::filesystem::path& directory) {
+  const std::filesystem::path config = directory / "config.json";
+  for (const char* name : {"config.json", "tokenizer.json"})
+    require(std::filesystem::exists(directory / name),
+            "[import] expected a model of Hugging Face's transformers, a directory with "
+            "config.json, tokenizer.json and model.safetensors, got ",
+            directory.string(), ", which has no ", name);
+  const std::string text = read_file(config);
+  const ModelConfig model = parse_llama_config(text, config.string());
+  Tokenizer tokenizer = Tokenizer::load(directory / "tokenizer.json");
+  require(tokenizer.vocab_size() <= model.vocab_size, "[", config.string(),
+          "] expected a vocab_size of at least the tokenizer's ", tokenizer.vocab_size(), ", got ",
+          model.vocab_size);
+  TensorFiles weights = open_tensors(weight_files(directory));
+  weights.tensors = transformer_tensors(std::move(weights.tensors), model, directory.string());
+  std::string end = end_of(parse_config(text, config.string()), tokenizer);
+  return {model, std::move(tokenizer), std::move(end), std::move(weights)};
 }
 
 }  // namespace flashstep

@@ -1,12 +1,15 @@
-// A trained model as Hugging Face's transformers know it, and what reads their models: the same
-// Transformer is their LlamaForCausalLM under other names.
+// Models as Hugging Face's transformers and what reads their models know them: the Transformer is
+// their LlamaForCausalLM, with a window their MistralForCausalLM, under other names.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "flashstep/detail/model_config.h"
 #include "flashstep/parallel/stored_tensors.h"
 #include "flashstep/tokenizer.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 
@@ -23,5 +26,29 @@ std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
 // tokenizer_config.json, to lie beside tokenizer.json.
 std::string llama_tokenizer_config(const ModelConfig& model, const Tokenizer& tokenizer,
                                    const std::string& end);
+
+// The other way.
+
+// The model that their config.json describes. UserError, naming `source` and the key, for what the
+// Transformer does not compute: another architecture, biases, scaled positions, heads of a width of
+// their own, quantized weights.
+ModelConfig parse_llama_config(std::string_view json, const std::string& source);
+
+// llama_tensors()'s inverse. UserError, naming the tensor, and `source`, for one that is missing,
+// of another shape or not of floating point, or that the model has no place for. What follows from
+// the others (a tied head, rotary frequencies of old files) is passed over.
+StoredTensors transformer_tensors(StoredTensors tensors, const ModelConfig& model,
+                                  const std::string& source);
+
+struct LlamaModel {
+  ModelConfig model;
+  Tokenizer tokenizer;
+  std::string document_end;  // the text of eos_token_id; empty: there is none
+  TensorFiles weights;       // the Transformer's, still in their files
+};
+
+// A model in `directory`: config.json, tokenizer.json, and model.safetensors or the files that
+// model.safetensors.index.json names. UserError for what is missing or malformed.
+LlamaModel open_llama(const std::filesystem::path& directory);
 
 }  // namespace flashstep

@@ -176,6 +176,90 @@ TEST(LlamaFormat, NamesTheEndOfADocumentWhereItIsAToken) {
       nlohmann::json::parse(llama_tokenizer_config(tiny(), bytes, "")).contains("eos_token"));
 }
 
+// What this writes, and what transformers writes in another form.
+TEST_P(LlamaLogits, ComeBackAsTheModel) {
+  const ModelConfig config = GetParam();
+  const Transformer model(config, 7);
+  const NamedTensors ours = module_tensors(*model);
+  StoredTensors theirs = llama_tensors(in_memory(ours), config);
+  const auto same = whole(transformer_tensors(theirs, config, "x"));
+  ASSERT_EQ(same.size(), ours.size());
+  for (const auto& [name, tensor] : ours) EXPECT_TRUE(same.at(name).equal(tensor)) << name;
+  const std::string json = llama_config(config, bytes_and_end(), "<|end|>", "float32");
+  const ModelConfig read = parse_llama_config(json, "x");
+  EXPECT_EQ(write_json(read), write_json(resolved(config)));
+  auto newer = nlohmann::json::parse(json);
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", newer["rope_theta"]}};
+  newer["head_dim"] = nullptr;
+  newer.erase("rope_theta");
+  newer.erase("hidden_act");
+  EXPECT_EQ(write_json(parse_llama_config(newer.dump(), "x")), write_json(read));
+  // What old files have beside the weights.
+  theirs.push_back(in_memory("model.layers.0.self_attn.rotary_emb.inv_freq", at::ones({4})));
+  if (config.tie_embeddings) theirs.push_back(in_memory("lm_head.weight", at::ones({4})));
+  EXPECT_EQ(transformer_tensors(theirs, config, "x").size(), ours.size());
+}
+
+TEST(LlamaFormat, RefusesWhatTheTransformerDoesNotCompute) {
+  const auto json = nlohmann::json::parse(llama_config(tiny(), bytes_and_end(), "", "float32"));
+  const struct {
+    const char *key, *value, *named;
+  } kCases[] = {
+      {"model_type", "\"qwen2\"", "got \"qwen2\""},
+      {"model_type", "null", "model_type"},
+      {"hidden_act", "\"gelu\"", "got \"gelu\""},
+      {"attention_bias", "true", "attention_bias"},
+      {"mlp_bias", "true", "mlp_bias"},
+      {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", "got \"linear\""},
+      {"rope_parameters", "{\"rope_type\": \"yarn\"}", "got \"yarn\""},
+      {"rope_parameters", "[1]", "rope_parameters"},
+      {"partial_rotary_factor", "0.5", "partial_rotary_factor"},
+      {"head_dim", "16", "expected head_dim to be 8"},
+      {"num_attention_heads", "5", "divisible by num_heads"},
+      {"num_attention_heads", "0", "num_heads 0"},
+      {"num_key_value_heads", "2", "num_kv_heads"},
+      {"hidden_size", "null", "expected hidden_size"},
+      {"hidden_size", "-24", "got -24"},
+      {"hidden_size", "24.5", "got 24.5"},
+      {"hidden_size", "18446744073709551615", "hidden_size"},
+      {"num_hidden_layers", "2000000", "num_layers"},
+      {"rms_norm_eps", "\"small\"", "rms_norm_eps"},
+      {"rope_theta", "1e300", "rope_theta"},
+      {"tie_word_embeddings", "1", "tie_word_embeddings"},
+      {"quantization_config", "{\"bits\": 4}", "quantized"},
+  };
+  const auto complaint = [](const std::string& text) -> std::string {
+    try {
+      parse_llama_config(text, "a/config.json");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const auto& change : kCases) {
+    auto changed = json;
+    changed[change.key] = nlohmann::json::parse(change.value);
+    const std::string sentence = complaint(changed.dump());
+    EXPECT_NE(sentence.find(change.named), std::string::npos) << change.value << ": " << sentence;
+    EXPECT_NE(sentence.find("a/config.json"), std::string::npos) << sentence;
+  }
+  for (const std::string& text : {std::string(), std::string("[1]"), std::string("{"),
+                                  std::string("{}"), std::string(100'000, '[')})
+    EXPECT_NE(complaint(text), "") << text.substr(0, 9);
+}
+
+TEST(LlamaFormat, RefusesOtherTensors) {
+  const Transformer model(tiny(), 7);
+  const StoredTensors whole = llama_tensors(in_memory(module_tensors(*model)), tiny());
+  StoredTensors fewer = whole, more = whole, others = whole, integers = whole;
+  fewer.pop_back();
+  more.push_back(in_memory("model.layers.0.self_attn.q_proj.bias", at::ones({24})));
+  others.front() = in_memory(others.front().name, at::ones({3, 3}));
+  integers.front() = in_memory(integers.front().name, at::ones({260, 24}, at::kInt));
+  for (const StoredTensors& tensors : {fewer, more, others, integers})
+    EXPECT_THROW(transformer_tensors(tensors, tiny(), "x"), UserError);
+}
+
 TEST(LlamaFormat, RefusesOtherModels) {
   ModelConfig more = tiny();
   more.num_layers = 3;

@@ -222,11 +222,14 @@ class Preparation {
   Stage tokenizer_stage(const std::vector<fs::path>& texts) const {
     const TokenizerConfig& settings = config_.tokenizer;
     const fs::path output = directory_ / "tokenizer";
-    return {"tokenizer",
-            {{"vocab_size", std::to_string(settings.vocab_size)},
-             {"special_tokens", lines_of(settings.special_tokens)}},
-            texts,
-            {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
+    Stage stage{"tokenizer",
+                {{"vocab_size", std::to_string(settings.vocab_size)},
+                 {"special_tokens", lines_of(settings.special_tokens)}},
+                texts,
+                {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
+    // Not set where there are none: such a tokenizer may be older than this setting.
+    if (settings.split_digits) stage.settings["split_digits"] = "true";
+    return stage;
   }
 
   Tokenizer tokenizer(const Corpus& corpus) const {
@@ -240,6 +243,7 @@ class Preparation {
     BpeOptions options;
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
+    options.split_digits = settings.split_digits;
     options.threads = static_cast<int>(settings.threads);
     options.progress = progress("tokenizer");
     options.merge_progress = interruptible({}, kStopped);
@@ -270,6 +274,7 @@ class Preparation {
     }
     if (is_done(output, stage)) return output;
     say(begin_stage(manifest_path(output), stage));
+    say(note_of_missing_bytes(tokenizer));
     EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());
@@ -285,6 +290,13 @@ class Preparation {
 };
 
 }  // namespace
+
+std::string note_of_missing_bytes(const Tokenizer& tokenizer) {
+  const int64_t missing = tokenizer.missing_bytes();
+  if (missing == 0) return "";
+  return str("[tokenizer] NOTE: no token for ", missing,
+             " of the 256 bytes, which are left out where a text has them");
+}
 
 void save_tokenizer(const Tokenizer& tokenizer, const fs::path& directory) {
   const fs::path unfinished = directory.string() + ".unfinished";

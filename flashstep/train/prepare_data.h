@@ -29,6 +29,9 @@ struct PrepareOptions {
   std::string read_tokens;
 };
 
+// What to tell people of a tokenizer that lacks bytes; empty: nothing.
+std::string note_of_missing_bytes(const Tokenizer& tokenizer);
+
 // Saves into `directory`, which appears whole or not at all and replaces one that was there.
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 

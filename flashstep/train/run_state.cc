@@ -67,6 +67,9 @@ OrderedJson random_state(const Job& job, torch::Device device) {
   return state;
 }
 
+// Instead of all that a trainer goes on with.
+constexpr const char* kWeightsAlone = "weights_alone";
+
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
@@ -97,9 +100,11 @@ OrderedJson random_of(const OrderedJson& saved, size_t rank) {
 State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& parallel) {
   try {
     const OrderedJson json = OrderedJson::parse(checkpoint.state_json);
-    require(json.contains("config") || !json.contains("caller"),
-            "[resume] expected the trainer's state in the checkpoint of step ", checkpoint.step,
-            ", got one that Python's save_checkpoint wrote: train.init_from takes its weights");
+    const bool has_weights_alone =
+        json.contains(kWeightsAlone) || (json.contains("caller") && !json.contains("config"));
+    require(!has_weights_alone, "[resume] expected the trainer's state in the checkpoint of step ",
+            checkpoint.step, ", got one that flashstep import or Python's save_checkpoint wrote: ",
+            "train.init_from takes its weights");
     const auto number = [&](const char* name) {
       return json.at(name).is_null() ? std::numeric_limits<double>::quiet_NaN()
                                      : json.at(name).get<double>();
@@ -170,6 +175,12 @@ void check_state(const State& state, int64_t step, const Job& job) {
 }
 
 }  // namespace
+
+std::string state_of_weights(const std::string& config_json, const std::string& tokenizer) {
+  const OrderedJson state = {
+      {kWeightsAlone, true}, {"config", OrderedJson::parse(config_json)}, {"tokenizer", tokenizer}};
+  return state.dump();
+}
 
 void check_savable(const Job& job) {
   OptimizerTensors(job, {}).check_parameters();

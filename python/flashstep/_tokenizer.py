@@ -28,10 +28,15 @@ class Tokenizer:
     """vocab: bytes of each token, by ids 0, 1, ...; all 256 single bytes are among them. merges: pairs of tokens in
     the order of ranks. special_tokens: texts that are never split, each a token of vocab, or added behind it; of
     several at one place the longest counts. Other tokens that no merge makes, <|endoftext|> for one, are ordinary
-    text, though they decode."""
+    text, though they decode. split_digits: every digit is a word of its own."""
 
     def __init__(
-        self, vocab: dict[int, bytes], merges: list[tuple[bytes, bytes]], special_tokens: list[str] | None = None
+        self,
+        vocab: dict[int, bytes],
+        merges: list[tuple[bytes, bytes]],
+        special_tokens: list[str] | None = None,
+        *,
+        split_digits: bool = False,
     ) -> None:
         if sorted(vocab) != list(range(len(vocab))):
             raise ValueError(f"[tokenizer] expected ids 0 to {len(vocab) - 1} in vocab, got {len(vocab)} others")
@@ -57,6 +62,8 @@ class Tokenizer:
             [len(token) for token in tokens],
             [ids[token] for pair in merges for token in pair],
             sorted(special_ids),
+            split_digits,
+            False,
         )
 
     @classmethod
@@ -79,12 +86,20 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, files: Path | Iterable[Path], *, vocab_size: int, special_tokens: Iterable[str] = (), threads: int = 0
+        cls,
+        files: Path | Iterable[Path],
+        *,
+        vocab_size: int,
+        special_tokens: Iterable[str] = (),
+        split_digits: bool = False,
+        threads: int = 0,
     ) -> Tokenizer:
         """Learns merges from text files until there are vocab_size tokens: 256 bytes, merges, special tokens. Of
-        equally frequent pairs the greater one is merged first. threads 0: all processors; the result does not
-        depend on it."""
-        return cls._of(classes.Tokenizer.train(paths_of(files), vocab_size, list(special_tokens), threads))
+        equally frequent pairs the greater one is merged first. With split_digits every digit is a token of its own.
+        threads 0: all processors; the result does not depend on it."""
+        return cls._of(
+            classes.Tokenizer.train(paths_of(files), vocab_size, list(special_tokens), split_digits, threads)
+        )
 
     def save(self, directory: Path) -> None:
         """Writes all three files into a folder that is created; the program reads it, too."""
@@ -121,12 +136,13 @@ class Tokenizer:
 
     @cached_property
     def _parts(self) -> Any:
-        """Tokens' bytes one behind the other, their lengths, the ids of merges' pairs, those of special tokens."""
+        """Tokens' bytes one behind the other, their lengths, the ids of merges' pairs, those of special tokens, whether
+        digits are split, and whether some bytes have no token."""
         return self._engine.parts()
 
     @cached_property
     def _tokens(self) -> list[bytes]:
-        joined, lengths, _, _ = self._parts
+        joined, lengths = self._parts[:2]
         every, begin, tokens = _bytes_of(joined), 0, []
         for length in lengths:
             tokens.append(every[begin : begin + length])
@@ -147,3 +163,7 @@ class Tokenizer:
     def special_tokens(self) -> list[str]:
         """By id."""
         return [self._tokens[number].decode() for number in self._parts[3]]
+
+    @property
+    def split_digits(self) -> bool:
+        return self._parts[4]
