@@ -1,4 +1,5 @@
-// flashstep import: a model of Hugging Face's transformers as a run, to sample, evaluate and train on.
+// flashstep import: a model of Hugging Face's transformers as a run, to sample, evaluate and train
+// on.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -66,8 +67,9 @@ int64_t write_weights(const TensorFiles& weights, const RunDirectory& run,
   checkpoint.begin();
   const char* const name = "model.safetensors";
   const WrittenFile file = write_stored(checkpoint.path() / name, tensors, {{"format", "pt"}});
-  write_file(checkpoint.path() / kStateName,
-             format_checkpoint_state({0, {{name, "model", file.size_bytes, file.hash}}, state_json}));
+  write_file(
+      checkpoint.path() / kStateName,
+      format_checkpoint_state({0, {{name, "model", file.size_bytes, file.hash}}, state_json}));
   remove_trees(checkpoint.finish(/*keep=*/0));
   bar.finish();
   return parameters;

@@ -171,6 +171,13 @@ void cuda_muon_directions(const MuonTensors& tensors, const MuonSettings& settin
   for (const Tensor& step : tensors.steps) note_written(step);
 }
 
+void cuda_mirror(const Tensor& matrices) {
+  const c10::cuda::CUDAGuard guard(matrices.device());
+  C10_CUDA_CHECK(multi_tensor::launch_mirror(matrices.mutable_data_ptr(), matrices.size(0),
+                                             matrices.size(1),
+                                             at::cuda::getCurrentCUDAStream().stream()));
+}
+
 void cuda_muon_update(const MuonTensors& tensors, const MuonSettings& settings,
                       const Tensor& directions, double size) {
   for_pieces(tensors, settings, directions, size, multi_tensor::launch_muon_update);
@@ -182,7 +189,7 @@ void cuda_muon_update(const MuonTensors& tensors, const MuonSettings& settings,
 
 }  // namespace
 
-const MultiTensorKernels kCudaMultiTensor = {cuda_takes, cuda_grad_norm, cuda_adamw,
-                                             cuda_muon_directions, cuda_muon_update};
+const MultiTensorKernels kCudaMultiTensor = {
+    cuda_takes, cuda_grad_norm, cuda_adamw, cuda_muon_directions, cuda_mirror, cuda_muon_update};
 
 }  // namespace flashstep::internal

@@ -23,6 +23,9 @@ struct MultiTensorKernels {
   // orthogonalized into `directions`, (B, M, N) bfloat16.
   void (*muon_directions)(const MuonTensors& tensors, const MuonSettings& settings,
                           const at::Tensor& directions);
+  // Of contiguous matrices (B, N, N) in bfloat16 what is above the diagonal becomes what is below
+  // it.
+  void (*mirror)(const at::Tensor& matrices);
   // Parameters and copies, by `directions` now orthogonalized, times `size`.
   void (*muon_update)(const MuonTensors& tensors, const MuonSettings& settings,
                       const at::Tensor& directions, double size);

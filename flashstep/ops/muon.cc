@@ -210,6 +210,28 @@ void update_by_kernels(MuonTensors batch, const MuonSettings& settings) {
   for (const size_t i : copied_after) batch.copies[i].copy_(batch.parameters[i]);
 }
 
+// What is above the diagonals of matrices (B, N, N) becomes what is below them.
+void mirror(const Tensor& matrices) {
+  const bool is_kernels = matrices.scalar_type() == at::kBFloat16 &&
+                          internal::kCudaMultiTensor.takes(matrices.device(), at::kBFloat16);
+  if (is_kernels) return internal::kCudaMultiTensor.mirror(matrices);
+  matrices.copy_(matrices.tril() + matrices.tril(-1).transpose(1, 2));
+}
+
+// d (B, N, N) = alpha a b + beta c, where a b and c are symmetric.
+void symmetric_product(const Tensor& a, const Tensor& b, const Tensor& d, double alpha = 1,
+                       const Tensor& c = {}, double beta = 0) {
+  const int64_t n = d.size(1), block = muon_block_rows(n);
+  if (block == n) return batched_product(a, b, d, alpha, c, beta);
+  for (int64_t begin = 0; begin < n; begin += block) {
+    const int64_t rows = std::min(block, n - begin), end = begin + rows;
+    const auto part = [&](const Tensor& x) { return x.narrow(1, begin, rows).narrow(2, 0, end); };
+    batched_product(a.narrow(1, begin, rows), b.narrow(2, 0, end), part(d), alpha,
+                    c.defined() ? part(c) : c, beta);
+  }
+  mirror(d);
+}
+
 }  // namespace
 
 Tensor orthogonalized(const Tensor& matrices, int64_t iterations) {
@@ -232,8 +254,8 @@ Tensor orthogonalized(const Tensor& matrices, int64_t iterations) {
                polynomial = at::empty_like(square);
   for (int64_t i = 0; i < iterations; ++i) {
     const Tensor turned = x.transpose(1, 2);
-    batched_product(is_tall ? turned : x, is_tall ? x : turned, square);
-    batched_product(square, square, polynomial, kC, square, kB);
+    symmetric_product(is_tall ? turned : x, is_tall ? x : turned, square);
+    symmetric_product(square, square, polynomial, kC, square, kB);
     batched_product(is_tall ? x : polynomial, is_tall ? polynomial : x, next, 1, x, kA);
     std::swap(x, next);
   }

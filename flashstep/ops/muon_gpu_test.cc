@@ -72,6 +72,18 @@ TEST_P(MuonOnGpuCases, FollowsTheFormula) {
   }
 }
 
+// Whose symmetric products are computed by blocks of rows, and mirrored.
+TEST(MuonOnGpu, LargeMatricesAreThoseOfFloat64) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{2101, 2300}, {2304, 2048}, {4096, 4096}}) {
+    const Tensor x = at::randn({2, m, n}, at::TensorOptions(at::kCUDA));
+    const Tensor o = orthogonalized(x.to(at::kBFloat16)),
+                 again = orthogonalized(x.to(at::kBFloat16));
+    EXPECT_TRUE(testing::same_bits(o, again));
+    EXPECT_LT(relative(o, orthogonalized(x.to(at::kDouble)).cpu()), 0.05) << m << " x " << n;
+  }
+}
+
 // However gradients are aligned.
 TEST(MuonOnGpu, BitsDoNotDependOnAlignment) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";

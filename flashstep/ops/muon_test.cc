@@ -141,6 +141,24 @@ TEST(Muon, RoundsByChance) {
   EXPECT_NEAR(along, 1, 0.1);
 }
 
+// Whose symmetric products are computed by blocks of rows, the last of which is shorter.
+TEST(Muon, LargeMatricesFollowTheFormula) {
+  const int64_t n = 2100;
+  ASSERT_LT(muon_block_rows(n), n);
+  ASSERT_NE(n % muon_block_rows(n), 0);
+  for (const bool is_tall : {false, true}) {
+    const Tensor matrix = is_tall ? at::randn({2200, n}) : at::randn({n, 2200});
+    const Tensor x = matrix / matrix.norm(), square = is_tall ? x.t().mm(x) : x.mm(x.t());
+    const Tensor polynomial = -4.7750 * square + 2.0315 * square.mm(square);
+    const Tensor expected = 3.4445 * x + (is_tall ? x.mm(polynomial) : polynomial.mm(x));
+    const Tensor o = orthogonalized(matrix.unsqueeze(0), /*iterations=*/1)[0];
+    EXPECT_LT((o - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>());
+  }
+  // All of both, half of both, and between.
+  EXPECT_DOUBLE_EQ(muon_flops(100, 300), 5 * (4 * 100.0 * 100 * 300 + 2 * 1e6));
+  EXPECT_DOUBLE_EQ(muon_flops(4096, 4096), 5 * (4 * 0.625 + 2) * std::pow(4096.0, 3));
+}
+
 TEST(Muon, RefusesListsThatDoNotGoTogether) {
   const MuonSettings settings = testing::make_muon_settings(at::kCPU);
   const auto refuses = [&](const auto& spoil) {

@@ -3,6 +3,11 @@
 namespace flashstep::internal {
 
 const MultiTensorKernels kCudaMultiTensor = {
-    [](const at::Device&, at::ScalarType) { return false; }, nullptr, nullptr, nullptr, nullptr};
+    [](const at::Device&, at::ScalarType) { return false; },
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr};
 
 }  // namespace flashstep::internal

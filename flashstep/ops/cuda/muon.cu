@@ -124,11 +124,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kTile = 64, kTileRows = 8;
+
+// A block a tile on or above the diagonal.
+__global__ void __launch_bounds__(32 * kTileRows)
+    mirror_kernel(__nv_bfloat16* matrices, int64_t n) {
+  const int64_t row = int64_t{blockIdx.y} * kTile, column = int64_t{blockIdx.x} * kTile;
+  if (column < row) return;
+  __shared__ __nv_bfloat16 below[kTile][kTile + 2];  // + 2: its columns lie in different banks
+  __nv_bfloat16* const own = matrices + blockIdx.z * n * n;
+  for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+    for (int x = static_cast<int>(threadIdx.x); x < kTile; x += 32) {
+      if (column + y < n && row + x < n) below[y][x] = own[(column + y) * n + row + x];
+    }
+  }
+  __syncthreads();
+  for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+    for (int x = static_cast<int>(threadIdx.x); x < kTile; x += 32) {
+      if (column + x < n && column + x > row + y) own[(row + y) * n + column + x] = below[x][y];
+    }
+  }
+}
+
 unsigned blocks_of(const MuonArguments& arguments) {
   return static_cast<unsigned>(arguments.count * count_chunks(arguments.numel, kChunk));
 }
 
 }  // namespace
+
+cudaError_t launch_mirror(void* matrices, int64_t count, int64_t n, cudaStream_t stream) {
+  const auto tiles = static_cast<unsigned>(count_chunks(n, kTile));
+  mirror_kernel<<<dim3(tiles, tiles, static_cast<unsigned>(count)), dim3(32, kTileRows), 0,
+                  stream>>>(static_cast<__nv_bfloat16*>(matrices), n);
+  return cudaGetLastError();
+}
 
 cudaError_t launch_muon_directions(const MuonArguments& arguments, cudaStream_t stream) {
   advance_steps_kernel<<<static_cast<unsigned>(arguments.count), 1, 0, stream>>>(arguments);

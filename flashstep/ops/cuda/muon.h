@@ -37,6 +37,10 @@ struct MuonArguments {
 };
 static_assert(sizeof(MuonArguments) <= kMostArgumentBytes);
 
+// Of `count` matrices (n, n) of bfloat16, one behind the other, what is above the diagonal becomes
+// what is below it.
+cudaError_t launch_mirror(void* matrices, int64_t count, int64_t n, cudaStream_t stream);
+
 cudaError_t launch_muon_directions(const MuonArguments& arguments, cudaStream_t stream);
 cudaError_t launch_muon_update(const MuonArguments& arguments, cudaStream_t stream);
 
