@@ -27,52 +27,51 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run of its model and tokenizer that trains on from its weights, at a rate that does not undo
-// them.
-Config config_of_run(const LlamaModel& from, const RunDirectory& run) {
+// A config that trains on from the run's weights, at a rate that does not undo them.
+std::string config_of_run(const LlamaModel& from, const RunDirectory& run) {
   Config config;
   config.model = from.model;
   config.text.document_end = from.document_end;
   config.tokenizer.path = fs::absolute(run.tokenizer());
-  config.tokenizer.vocab_size = from.tokenizer.vocab_size();
-  config.tokenizer.special_tokens = from.tokenizer.special_tokens();
-  config.tokenizer.split_digits = from.tokenizer.vocabulary().split_digits;
   config.train.init_from = fs::absolute(run.path());
   config.schedule.learning_rate = 1e-4;
   config.schedule.min_learning_rate = 1e-5;
-  return config;
+  check_config(config);
+  return write_json(config);
 }
 
-// As step 0 of the run. Returns the number of parameters.
-int64_t write_weights(const TensorFiles& weights, const RunDirectory& run,
-                      const std::string& state_json) {
-  StoredTensors tensors = weights.tensors;
-  uint64_t done = 0, total = 0;
-  int64_t parameters = 0;
-  for (const StoredTensor& tensor : tensors) {
-    parameters += tensor.form.numel();
-    total += tensor.form.nbytes();
-  }
-  ProgressBar bar("weights", ProgressBar::Unit::kBytes);
-  const ProgressFunction progress =
-      interruptible(bar.callback(), "[import] interrupted; nothing was written");
+// How they are read, with a progress bar.
+StoredTensors with_progress(StoredTensors tensors, const ProgressFunction& progress) {
+  const auto done = std::make_shared<uint64_t>(0);
+  uint64_t total = 0;
+  for (const StoredTensor& tensor : tensors) total += tensor.form.nbytes();
   for (StoredTensor& tensor : tensors) {
-    tensor.read = [&, read = tensor.read](int64_t begin, int64_t end) {
-      const at::Tensor part = read(begin, end);
-      progress(done += part.nbytes(), total);
+    tensor.read = [=, read = tensor.read](int64_t begin, int64_t end) {
+      at::Tensor part = read(begin, end);
+      progress(*done += part.nbytes(), total);
       return part;
     };
   }
+  return tensors;
+}
+
+// Everything but what makes it a run is written first, and goes again where that fails.
+void write_run(const LlamaModel& from, const RunDirectory& run) {
+  const std::string config = config_of_run(from, run);
+  ProgressBar bar("weights", ProgressBar::Unit::kBytes);
+  const auto progress = interruptible(bar.callback(), "[import] interrupted; no run was made");
   UnfinishedCheckpoint checkpoint(run.checkpoints(), 0);
   checkpoint.begin();
   const char* const name = "model.safetensors";
-  const WrittenFile file = write_stored(checkpoint.path() / name, tensors, {{"format", "pt"}});
-  write_file(
-      checkpoint.path() / kStateName,
-      format_checkpoint_state({0, {{name, "model", file.size_bytes, file.hash}}, state_json}));
-  remove_trees(checkpoint.finish(/*keep=*/0));
+  const WrittenFile file = write_stored(
+      checkpoint.path() / name, with_progress(from.weights.tensors, progress), {{"format", "pt"}});
   bar.finish();
-  return parameters;
+  const std::string state = state_of_weights(config, from.tokenizer.fingerprint());
+  write_file(checkpoint.path() / kStateName,
+             format_checkpoint_state({0, {{name, "model", file.size_bytes, file.hash}}, state}));
+  save_tokenizer(from.tokenizer, run.tokenizer());
+  write_file(run.config(), config);
+  remove_trees(checkpoint.finish(/*keep=*/0));
 }
 
 void import_model(const std::string& directory, std::string to) {
@@ -80,36 +79,44 @@ void import_model(const std::string& directory, std::string to) {
   if (to.empty()) to = default_run_directory(fs::canonical(directory).filename(), false);
   const SignalGuard guard;
   const RunDirectory run(to, /*resume=*/false);
-  const Config config = config_of_run(from, run);
-  save_tokenizer(from.tokenizer, run.tokenizer());
-  const int64_t parameters = write_weights(
-      from.weights, run, state_of_weights(write_json(config), from.tokenizer.fingerprint()));
-  write_file(run.config(), write_json(config));
-  const ModelConfig& model = from.model;
+  require(list_checkpoints(run.checkpoints()).empty(), "[import] expected a directory without ",
+          "checkpoints, got ", to);
+  write_run(from, run);
+  int64_t parameters = 0;
+  for (const StoredTensor& tensor : from.weights.tensors) parameters += tensor.form.numel();
   std::printf("%s: %s parameters, %lld layers, width %lld, context %s, %s tokens\n", to.c_str(),
-              with_commas(parameters).c_str(), static_cast<long long>(model.num_layers),
-              static_cast<long long>(model.d_model), with_commas(model.context_length).c_str(),
+              with_commas(parameters).c_str(), static_cast<long long>(from.model.num_layers),
+              static_cast<long long>(from.model.d_model),
+              with_commas(from.model.context_length).c_str(),
               with_commas(from.tokenizer.vocab_size()).c_str());
   if (const std::string note = note_of_missing_bytes(from.tokenizer); !note.empty())
     std::fprintf(stderr, "%s\n", note.c_str());
+  if (from.document_end.empty())
+    std::fprintf(stderr,
+                 "[import] NOTE: its eos_token_id is no special token: to train on, set "
+                 "text.document_end\n");
 }
 
 }  // namespace
 
 void add_import(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "import", "Make a run of a Llama or Mistral model of Hugging Face's transformers");
+      "import", "Make a run of a model as SmolLM2, of Hugging Face's transformers");
   struct Arguments {
     std::string from, run;
   };
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option("directory", arguments->from,
-                   "Directory with config.json, model.safetensors and tokenizer.json")
+      ->add_option(
+          "directory", arguments->from,
+          "Model of Llama's or Mistral's architecture: config.json, model.safetensors, and a "
+          "tokenizer.json of byte-level BPE with GPT-2's words")
       ->required()
       ->option_text("DIR");
-  command->add_option("--run", arguments->run,
-                      "Directory of the run; default: runs/NAME, after the directory's name");
+  command
+      ->add_option("--run", arguments->run,
+                   "Run directory (default: runs/DIR, or the next free runs/DIR-2, ...)")
+      ->option_text("DIR");
   command->callback([arguments] { import_model(arguments->from, arguments->run); });
 }
 

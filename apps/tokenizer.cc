@@ -86,8 +86,10 @@ void add_train_command(CLI::App& tokenizer) {
                    "Text that is always one token, such as \"<|endoftext|>\" (may be repeated)")
       ->expected(1)
       ->take_all();
-  command->add_flag("--split-digits", arguments->options.split_digits,
-                    "Make every digit a token of its own, so that numbers are read digit by digit");
+  command->add_flag(
+      "--split-digits", arguments->options.split_digits,
+      "Make every digit a word of its own, so that numbers are read digit by digit; of the "
+      "files only tokenizer.json says so");
   command->add_option("--threads", arguments->options.threads, "Threads; 0: all processors")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Folder for tokenizer.json, vocab.json, merges.txt")

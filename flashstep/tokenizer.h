@@ -30,7 +30,7 @@ struct Vocabulary {
   std::vector<std::pair<uint32_t, uint32_t>>
       merges;                         // ids of left and right, in the order of ranks
   std::vector<uint32_t> special_ids;  // ascending
-  bool split_digits = false;          // every digit is a word of its own, as many models have it
+  bool split_digits = false;          // every digit is a word of its own
   bool lacks_bytes = false;  // not all single bytes are tokens: see Tokenizer::missing_bytes()
 
   bool operator==(const Vocabulary&) const = default;

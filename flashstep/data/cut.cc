@@ -131,7 +131,8 @@ bool is_near(double share, double fraction) {
 Cut find_cut(const Paths& files, double fraction, std::string_view document_end) {
   require(fraction > 0 && fraction < 1,
           "[corpus] expected a validation fraction between 0 and 1, got ", fraction);
-  require(!document_end.empty(), "[corpus] expected the text that ends a document, got none");
+  require(!document_end.empty(),
+          "[corpus] expected the text that ends a document (text.document_end), got none");
   std::vector<uint64_t> begins = {0};  // of the files in the row, and the end
   for (const fs::path& file : files) {
     std::error_code error;

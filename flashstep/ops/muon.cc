@@ -218,7 +218,7 @@ void mirror(const Tensor& matrices) {
   matrices.copy_(matrices.tril() + matrices.tril(-1).transpose(1, 2));
 }
 
-// d (B, N, N) = alpha a b + beta c, where a b and c are symmetric.
+// d (B, N, N) = alpha a b + beta c, where the product a b and c are symmetric.
 void symmetric_product(const Tensor& a, const Tensor& b, const Tensor& d, double alpha = 1,
                        const Tensor& c = {}, double beta = 0) {
   const int64_t n = d.size(1), block = muon_block_rows(n);

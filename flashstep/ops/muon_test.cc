@@ -154,7 +154,7 @@ TEST(Muon, LargeMatricesFollowTheFormula) {
     const Tensor o = orthogonalized(matrix.unsqueeze(0), /*iterations=*/1)[0];
     EXPECT_LT((o - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>());
   }
-  // All of both, half of both, and between.
+  // All of them, and ten sixteenths of the symmetric ones.
   EXPECT_DOUBLE_EQ(muon_flops(100, 300), 5 * (4 * 100.0 * 100 * 300 + 2 * 1e6));
   EXPECT_DOUBLE_EQ(muon_flops(4096, 4096), 5 * (4 * 0.625 + 2) * std::pow(4096.0, 3));
 }

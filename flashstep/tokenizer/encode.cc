@@ -89,6 +89,8 @@ uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesys
         sink({out.ids.get(), out.size});
       },
       options.progress);
+  require(total > 0, "[tokenizer encode] expected text that has tokens, got ", bytes_of_files,
+          " bytes without any");
   return total;
 }
 

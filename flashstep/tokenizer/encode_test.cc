@@ -87,13 +87,18 @@ Ids encode_naively(const Tokenizer& tokenizer, std::string_view text) {
 }
 
 TEST_F(EncodeTest, EqualsTheDefinitionAndRoundTrips) {
+  Vocabulary with_digits = tokenizer_->vocabulary();
+  with_digits.split_digits = true;
+  Tokenizer split(with_digits);
   std::mt19937_64 random(2);
   for (int round = 0; round < 300; ++round) {
     std::string text = hard_text(random, random() % 60);
     if (round % 10 == 0) text += std::string(random() % 300, 'a') + text;  // words for the heap
-    const Ids ids = tokenizer_->encode(text);
-    ASSERT_EQ(ids, encode_naively(*tokenizer_, text)) << ::testing::PrintToString(text);
-    ASSERT_EQ(tokenizer_->decode(ids), text);
+    for (Tokenizer* tokenizer : {tokenizer_.get(), &split}) {
+      const Ids ids = tokenizer->encode(text);
+      ASSERT_EQ(ids, encode_naively(*tokenizer, text)) << ::testing::PrintToString(text);
+      ASSERT_EQ(tokenizer->decode(ids), text);
+    }
   }
 }
 

@@ -138,10 +138,10 @@ void refuse_unknown_token(const json& model, const std::string& source) {
 Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source) {
   const json file = internal::parse_json(text, source);
   check_kind(file, source);
-  const auto added = read_added_tokens(member(file, "added_tokens"), source);
-  const auto spellings = internal::spellings_by_id(member(file["model"], "vocab"), added, source);
   Vocabulary vocabulary;
   vocabulary.split_digits = splits_digits(member(file, "pre_tokenizer"), source);
+  const auto added = read_added_tokens(member(file, "added_tokens"), source);
+  const auto spellings = internal::spellings_by_id(member(file["model"], "vocab"), added, source);
   int single_bytes = 0;
   for (uint32_t id = 0; id < spellings.size(); ++id) {
     if (added.count(id) == 1) {

@@ -102,17 +102,21 @@ TEST_P(WordsOfPattern, OfEveryCodePointInEveryNeighbourhood) {
   ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words());
 }
 
-TEST(FindCut, CuttingThereChangesNoWord) {
+TEST_P(WordsOfPattern, AreTheSameAroundACut) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 5'000; ++round) {
     const std::string text = hard_text(random, 1 + random() % 30);
     const size_t from = random() % (text.size() + 1);
     const size_t cut = find_cut(text, from);
     ASSERT_GE(cut, from);
-    Words words = scan(std::string_view(text).substr(0, cut));
-    for (const std::string& word : scan(std::string_view(text).substr(cut))) words.push_back(word);
-    ASSERT_EQ(words, scan(text)) << ::testing::PrintToString(text) << " cut at " << cut;
+    Words words = scan(std::string_view(text).substr(0, cut), GetParam());
+    for (const std::string& word : scan(std::string_view(text).substr(cut), GetParam()))
+      words.push_back(word);
+    ASSERT_EQ(words, scan(text, GetParam())) << ::testing::PrintToString(text) << " cut at " << cut;
   }
+}
+
+TEST(FindCut, IsBetweenClasses) {
   EXPECT_EQ(find_cut("one two", 1), 3u);
   EXPECT_EQ(find_cut("don't", 0), 3u);
   EXPECT_EQ(find_cut("!abc", 0), 4u);

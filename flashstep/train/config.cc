@@ -99,7 +99,8 @@ void TokenizerConfig::visit(FieldVisitor& v) {
   v.field("vocab_size", vocab_size, {256, 4'000'000},
           "of the tokenizer that is trained, special tokens included");
   v.field("special_tokens", special_tokens, "never split, never merged across");
-  v.field("split_digits", split_digits, "every digit is a token of its own");
+  v.field("split_digits", split_digits,
+          "of the tokenizer that is trained: every digit is a word of its own");
   v.field("threads", threads, {0, 1024}, "threads that train and encode; 0: all");
 }
 

@@ -10,11 +10,11 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/json_depth.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/model.h"
+#include "flashstep/tokenizer/json_text.h"
 #include "flashstep/train/module_tensors.h"
 
 namespace flashstep {
@@ -51,7 +51,7 @@ std::map<std::string, std::string> llama_names(const ModelConfig& model) {
 
 // tensor (heads D, width), where of each head the even rows are to come first, then the odd ones
 // (theirs), or the other way round.
-StoredTensor with_rows_moved(StoredTensor tensor, int64_t heads, bool to_theirs) {
+StoredTensor with_rows_permuted(StoredTensor tensor, int64_t heads, bool to_theirs) {
   const int64_t head_dim = tensor.form.size(0) / heads, width = tensor.form.size(1);
   const int64_t of_a_head = head_dim * width;
   tensor.read = [=, read = tensor.read](int64_t begin, int64_t end) {
@@ -67,11 +67,11 @@ StoredTensor with_rows_moved(StoredTensor tensor, int64_t heads, bool to_theirs)
 }
 
 // Of queries and keys.
-StoredTensor with_heads_moved(StoredTensor tensor, const ModelConfig& model, bool to_theirs) {
+StoredTensor with_heads_permuted(StoredTensor tensor, const ModelConfig& model, bool to_theirs) {
   if (tensor.name.ends_with("q_proj.weight"))
-    return with_rows_moved(std::move(tensor), model.num_heads, to_theirs);
+    return with_rows_permuted(std::move(tensor), model.num_heads, to_theirs);
   if (tensor.name.ends_with("k_proj.weight"))
-    return with_rows_moved(std::move(tensor), model.kv_heads(), to_theirs);
+    return with_rows_permuted(std::move(tensor), model.kv_heads(), to_theirs);
   return tensor;
 }
 
@@ -90,7 +90,7 @@ StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model) {
     const auto found = names.find(tensor.name);
     require(found != names.end(), "[export] expected a tensor of the model, got \"", tensor.name,
             "\"");
-    tensor = with_heads_moved(std::move(tensor), model, /*to_theirs=*/true);
+    tensor = with_heads_permuted(std::move(tensor), model, /*to_theirs=*/true);
     tensor.name = found->second;
   }
   return tensors;
@@ -139,25 +139,28 @@ std::string llama_tokenizer_config(const ModelConfig& model, const Tokenizer& to
 
 namespace {
 
-// A key of config.json, or null where it has none.
-const Json& value_of(const Json& config, const char* key) {
-  static const Json kNone;
-  const auto found = config.find(key);
-  return found == config.end() ? kNone : *found;
-}
+using internal::member;
+using internal::parse_json;
+using ReadJson = nlohmann::json;
 
-// nullopt for the default: the key has to be there.
-int64_t whole_number(const Json& config, const char* key, std::optional<int64_t> otherwise,
+// What a key that is absent, or null, stands for. nullopt: that is refused.
+struct Otherwise {
+  std::optional<int64_t> absent, null;
+};
+
+int64_t whole_number(const ReadJson& config, const char* key, const Otherwise& otherwise,
                      const std::string& source) {
-  const Json& value = value_of(config, key);
-  if (value.is_null() && otherwise) return *otherwise;
+  const ReadJson& value = member(config, key);
+  const auto other = config.contains(key) ? otherwise.null : otherwise.absent;
+  if (value.is_null() && other) return *other;
   require(value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{1} << 31, "[", source,
           "] expected ", key, " to be a whole number of at most 2^31, got ", value.dump());
   return value.get<int64_t>();
 }
 
-double number(const Json& config, const char* key, double otherwise, const std::string& source) {
-  const Json& value = value_of(config, key);
+double number(const ReadJson& config, const char* key, double otherwise,
+              const std::string& source) {
+  const ReadJson& value = member(config, key);
   if (value.is_null()) return otherwise;
   require(value.is_number(), "[", source, "] expected ", key, " to be a number, got ",
           value.dump());
@@ -165,44 +168,82 @@ double number(const Json& config, const char* key, double otherwise, const std::
 }
 
 // Only `computed`, or nothing, is what the Transformer computes.
-void expect_value(const Json& config, const char* key, const Json& computed,
+void expect_value(const ReadJson& config, const char* key, const ReadJson& computed,
                   const std::string& source) {
-  const Json& value = value_of(config, key);
+  const ReadJson& value = member(config, key);
   require(value.is_null() || value == computed, "[", source, "] expected ", key, " to be ",
           computed.dump(), ", all that a Transformer of flashstep has, got ", value.dump());
 }
 
-// How positions turn, where versions have put it: in rope_parameters, or beside rope_scaling.
-double rope_theta(const Json& config, const std::string& source) {
-  double theta = number(config, "rope_theta", 10000, source);
+// Versions of transformers have how positions turn in one of two places, and the base in a third.
+double rope_theta(const ReadJson& config, const std::string& source) {
+  const double theta = number(config, "rope_theta", 10000, source);
+  expect_value(config, "partial_rotary_factor", 1.0, source);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json& rope = value_of(config, key);
-    if (rope.is_null()) continue;
-    require(rope.is_object(), "[", source, "] expected ", key, " to be an object, got ",
+    const ReadJson& rope = member(config, key);
+    if (rope.empty()) continue;  // null, too
+    const bool is_flat = rope.is_object() && std::ranges::none_of(rope, [](const ReadJson& value) {
+                           return value.is_structured();
+                         });
+    require(is_flat, "[", source, "] expected ", key, " to be an object of numbers and names, got ",
             rope.dump());
     for (const char* type : {"type", "rope_type"}) expect_value(rope, type, "default", source);
     expect_value(rope, "partial_rotary_factor", 1.0, source);
-    theta = number(rope, "rope_theta", theta, source);
+    return number(rope, "rope_theta", theta, source);
   }
-  expect_value(config, "partial_rotary_factor", 1.0, source);
   return theta;
 }
 
-Json parse_config(std::string_view text, const std::string& source) {
-  require(json_depth(text) <= kMaxJsonDepth, "[", source, "] expected JSON nested at most ",
-          kMaxJsonDepth, " deep");
-  const Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  require(config.is_object(), "[", source, "] expected a JSON object");
-  return config;
+ModelConfig model_of(const ReadJson& config, const std::string& source) {
+  const ReadJson& type = member(config, "model_type");
+  require(type == "llama" || type == "mistral", "[", source,
+          "] expected a model_type of llama or mistral, got ", type.dump());
+  const bool is_mistral = type == "mistral";
+  expect_value(config, "hidden_act", "silu", source);
+  for (const char* key : {"attention_bias", "mlp_bias"}) expect_value(config, key, false, source);
+  require(member(config, "quantization_config").is_null(), "[", source,
+          "] expected weights that are not quantized, got a quantization_config");
+  const auto whole = [&](const char* key, const Otherwise& otherwise = {}) {
+    return whole_number(config, key, otherwise, source);
+  };
+  ModelConfig model;
+  model.vocab_size = whole("vocab_size");
+  model.d_model = whole("hidden_size");
+  model.d_ff = whole("intermediate_size");
+  model.num_layers = whole("num_hidden_layers");
+  model.num_heads = whole("num_attention_heads");
+  // Absent keys are the defaults of transformers' LlamaConfig and MistralConfig.
+  model.num_kv_heads =
+      whole("num_key_value_heads", {is_mistral ? 8 : model.num_heads, model.num_heads});
+  model.context_length = whole("max_position_embeddings", {is_mistral ? 131'072 : 2048, {}});
+  model.window = is_mistral ? whole("sliding_window", {4096, 0}) : 0;
+  model.norm_epsilon = number(config, "rms_norm_eps", 1e-6, source);
+  model.rope_theta = rope_theta(config, source);
+  const ReadJson& tied = member(config, "tie_word_embeddings");
+  require(tied.is_null() || tied.is_boolean(), "[", source,
+          "] expected tie_word_embeddings to be true or false, got ", tied.dump());
+  model.tie_embeddings = tied == true;
+  read_json(model, write_json(model), source);  // the ranges of its fields
+  try {
+    model = resolved(model);
+  } catch (const UserError& error) {
+    throw UserError(str("[", source, "] ", error.what()));
+  }
+  const int64_t head_dim = whole("head_dim", {model.head_dim(), model.head_dim()});
+  require(head_dim == model.head_dim(), "[", source, "] expected head_dim to be ", model.head_dim(),
+          ", hidden_size / num_attention_heads, got ", head_dim);
+  return model;
 }
 
-// The names in files of a key's checkpoint, each in its directory.
+// Where both are there, transformers takes the one file.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& directory) {
-  const std::filesystem::path index = directory / "model.safetensors.index.json";
-  if (!std::filesystem::exists(index)) return {directory / "model.safetensors"};
-  const Json json = parse_config(read_file(index), index.string());
-  const Json& map = value_of(json, "weight_map");
-  require(map.is_object(), "[", index.string(), "] expected a weight_map");
+  const std::filesystem::path whole = directory / "model.safetensors",
+                              index = directory / "model.safetensors.index.json";
+  if (std::filesystem::exists(whole) || !std::filesystem::exists(index)) return {whole};
+  const ReadJson json = parse_json(read_file(index), index.string());
+  const ReadJson& map = member(json, "weight_map");
+  require(map.is_object(), "[", index.string(), "] expected a weight_map, an object, got ",
+          map.type_name());
   std::set<std::filesystem::path> files;
   for (const auto& [tensor, file] : map.items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
@@ -215,10 +256,10 @@ std::vector<std::filesystem::path> weight_files(const std::filesystem::path& dir
   return {files.begin(), files.end()};
 }
 
-// The text of eos_token_id, a number or several, of which the first counts.
-std::string end_of(const Json& config, const Tokenizer& tokenizer) {
-  const Json& given = value_of(config, "eos_token_id");
-  const Json& end = given.is_array() && !given.empty() ? given.front() : given;
+// The text of eos_token_id, a number or several, of which the first counts; 2 where it is absent.
+std::string end_of(const ReadJson& config, const Tokenizer& tokenizer) {
+  const ReadJson given = config.value("eos_token_id", ReadJson(2U));
+  const ReadJson& end = given.is_array() && !given.empty() ? given.front() : given;
   const auto& special = tokenizer.vocabulary().special_ids;
   if (!end.is_number_unsigned()) return "";
   const auto found = std::find(special.begin(), special.end(), end.get<uint64_t>());
@@ -228,42 +269,7 @@ std::string end_of(const Json& config, const Tokenizer& tokenizer) {
 }  // namespace
 
 ModelConfig parse_llama_config(std::string_view text, const std::string& source) {
-  const Json config = parse_config(text, source);
-  const Json& type = value_of(config, "model_type");
-  require(type == "llama" || type == "mistral", "[", source,
-          "] expected a model_type of llama or mistral, got ", type.dump());
-  expect_value(config, "hidden_act", "silu", source);
-  for (const char* key : {"attention_bias", "mlp_bias"}) expect_value(config, key, false, source);
-  require(value_of(config, "quantization_config").is_null(), "[", source,
-          "] expected weights that are not quantized, got a quantization_config");
-  const auto whole = [&](const char* key, std::optional<int64_t> otherwise = std::nullopt) {
-    return whole_number(config, key, otherwise, source);
-  };
-  ModelConfig model;
-  model.vocab_size = whole("vocab_size");
-  model.d_model = whole("hidden_size");
-  model.d_ff = whole("intermediate_size");
-  model.num_layers = whole("num_hidden_layers");
-  model.num_heads = whole("num_attention_heads");
-  model.num_kv_heads = whole("num_key_value_heads", model.num_heads);
-  model.context_length = whole("max_position_embeddings", 2048);
-  model.window = type == "mistral" ? whole("sliding_window", 0) : 0;
-  model.norm_epsilon = number(config, "rms_norm_eps", 1e-6, source);
-  model.rope_theta = rope_theta(config, source);
-  const Json& tied = value_of(config, "tie_word_embeddings");
-  require(tied.is_null() || tied.is_boolean(), "[", source,
-          "] expected tie_word_embeddings to be true or false, got ", tied.dump());
-  model.tie_embeddings = tied == true;
-  read_json(model, write_json(model), source);  // the ranges of its fields
-  try {
-    model = resolved(model);
-  } catch (const UserError& error) {
-    throw UserError(str("[", source, "] ", error.what()));
-  }
-  const int64_t head_dim = whole("head_dim", model.head_dim());
-  require(head_dim == model.head_dim(), "[", source, "] expected head_dim to be ", model.head_dim(),
-          ", hidden_size / num_attention_heads, got ", head_dim);
-  return model;
+  return model_of(parse_json(text, source), source);
 }
 
 StoredTensors transformer_tensors(StoredTensors tensors, const ModelConfig& model,
@@ -285,28 +291,28 @@ StoredTensors transformer_tensors(StoredTensors tensors, const ModelConfig& mode
   }
   check_weights(wanted, tensors, source);
   for (StoredTensor& tensor : tensors) {
-    tensor = with_heads_moved(std::move(tensor), model, /*to_theirs=*/false);
+    tensor = with_heads_permuted(std::move(tensor), model, /*to_theirs=*/false);
     tensor.name = ours.at(tensor.name);
   }
   return tensors;
 }
 
 LlamaModel open_llama(const std::filesystem::path& directory) {
-  const std::filesystem::path config = directory / "config.json";
   for (const char* name : {"config.json", "tokenizer.json"})
     require(std::filesystem::exists(directory / name),
             "[import] expected a model of Hugging Face's transformers, a directory with "
             "config.json, tokenizer.json and model.safetensors, got ",
             directory.string(), ", which has no ", name);
-  const std::string text = read_file(config);
-  const ModelConfig model = parse_llama_config(text, config.string());
+  const std::string source = (directory / "config.json").string();
+  const ReadJson config = parse_json(read_file(source), source);
+  const ModelConfig model = model_of(config, source);
   Tokenizer tokenizer = Tokenizer::load(directory / "tokenizer.json");
-  require(tokenizer.vocab_size() <= model.vocab_size, "[", config.string(),
+  require(tokenizer.vocab_size() <= model.vocab_size, "[", source,
           "] expected a vocab_size of at least the tokenizer's ", tokenizer.vocab_size(), ", got ",
           model.vocab_size);
   TensorFiles weights = open_tensors(weight_files(directory));
   weights.tensors = transformer_tensors(std::move(weights.tensors), model, directory.string());
-  std::string end = end_of(parse_config(text, config.string()), tokenizer);
+  std::string end = end_of(config, tokenizer);
   return {model, std::move(tokenizer), std::move(end), std::move(weights)};
 }
 

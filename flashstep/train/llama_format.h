@@ -29,9 +29,9 @@ std::string llama_tokenizer_config(const ModelConfig& model, const Tokenizer& to
 
 // The other way.
 
-// The model that their config.json describes. UserError, naming `source` and the key, for what the
-// Transformer does not compute: another architecture, biases, scaled positions, heads of a width of
-// their own, quantized weights.
+// The model that their config.json describes. UserError, naming `source` and the key, or the field
+// of ModelConfig that it becomes, for what is malformed or the Transformer does not compute:
+// another architecture, biases, scaled positions, heads of a width of their own, quantized weights.
 ModelConfig parse_llama_config(std::string_view json, const std::string& source);
 
 // llama_tensors()'s inverse. UserError, naming the tensor, and `source`, for one that is missing,

@@ -149,7 +149,10 @@ TEST_P(LlamaLogits, AreTheModels) {
 // Weights are read 16 MiB at a time, wherever that cuts a head.
 TEST(LlamaFormat, AnyPartIsThatOfTheWhole) {
   Transformer model(tiny(), 7);
-  for (const StoredTensor& tensor : llama_tensors(in_memory(module_tensors(*model)), tiny())) {
+  StoredTensors both = llama_tensors(in_memory(module_tensors(*model)), tiny());
+  for (StoredTensor& tensor : transformer_tensors(both, tiny(), "x"))
+    both.push_back(std::move(tensor));
+  for (const StoredTensor& tensor : both) {
     const at::Tensor all = tensor.whole().flatten();
     for (int64_t begin = 0; begin < all.numel(); begin += 101) {
       const int64_t end = std::min(begin + 150, all.numel());
@@ -189,7 +192,8 @@ TEST_P(LlamaLogits, ComeBackAsTheModel) {
   const ModelConfig read = parse_llama_config(json, "x");
   EXPECT_EQ(write_json(read), write_json(resolved(config)));
   auto newer = nlohmann::json::parse(json);
-  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", newer["rope_theta"]}};
+  newer["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", newer["rope_theta"]}};
+  newer["rope_parameters"] = {{"rope_theta", 3}};  // transformers takes the first of the two
   newer["head_dim"] = nullptr;
   newer.erase("rope_theta");
   newer.erase("hidden_act");
@@ -213,6 +217,7 @@ TEST(LlamaFormat, RefusesWhatTheTransformerDoesNotCompute) {
       {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", "got \"linear\""},
       {"rope_parameters", "{\"rope_type\": \"yarn\"}", "got \"yarn\""},
       {"rope_parameters", "[1]", "rope_parameters"},
+      {"rope_parameters", "{\"full_attention\": {\"rope_theta\": 1}}", "rope_parameters"},
       {"partial_rotary_factor", "0.5", "partial_rotary_factor"},
       {"head_dim", "16", "expected head_dim to be 8"},
       {"num_attention_heads", "5", "divisible by num_heads"},
@@ -246,6 +251,33 @@ TEST(LlamaFormat, RefusesWhatTheTransformerDoesNotCompute) {
   for (const std::string& text : {std::string(), std::string("[1]"), std::string("{"),
                                   std::string("{}"), std::string(100'000, '[')})
     EXPECT_NE(complaint(text), "") << text.substr(0, 9);
+}
+
+// Keys that are absent stand for the defaults of transformers' two classes.
+TEST(LlamaFormat, KnowsDefaults) {
+  auto json = nlohmann::json::parse(llama_config(windowed(), bytes_and_end(), "", "float32"));
+  json["hidden_size"] = json["intermediate_size"] = 256;
+  json["num_attention_heads"] = 16;
+  for (const char* key : {"num_key_value_heads", "max_position_embeddings", "sliding_window",
+                          "head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings"})
+    json.erase(key);
+  const ModelConfig mistral = parse_llama_config(json.dump(), "x");
+  EXPECT_EQ(mistral.num_kv_heads, 8);
+  EXPECT_EQ(mistral.context_length, 131'072);
+  EXPECT_EQ(mistral.window, 4096);
+  json["num_key_value_heads"] = json["sliding_window"] = nullptr;
+  EXPECT_EQ(parse_llama_config(json.dump(), "x").window, 0);
+  EXPECT_EQ(parse_llama_config(json.dump(), "x").kv_heads(), 16);
+  json["model_type"] = "llama";
+  json["sliding_window"] = 99;  // not Llama's
+  json.erase("num_key_value_heads");
+  const ModelConfig llama = parse_llama_config(json.dump(), "x");
+  EXPECT_EQ(llama.kv_heads(), 16);
+  EXPECT_EQ(llama.context_length, 2048);
+  EXPECT_EQ(llama.window, 0);
+  EXPECT_EQ(llama.norm_epsilon, 1e-6);
+  EXPECT_EQ(llama.rope_theta, 10000);
+  EXPECT_FALSE(llama.tie_embeddings);
 }
 
 TEST(LlamaFormat, RefusesOtherTensors) {

@@ -98,13 +98,9 @@ OrderedJson random_of(const OrderedJson& saved, size_t rank) {
 
 // The bytes are known to be whole; they may still be those of another version of this program.
 State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& parallel) {
+  require_trainers_state(checkpoint.state_json);
   try {
     const OrderedJson json = OrderedJson::parse(checkpoint.state_json);
-    const bool has_weights_alone =
-        json.contains(kWeightsAlone) || (json.contains("caller") && !json.contains("config"));
-    require(!has_weights_alone, "[resume] expected the trainer's state in the checkpoint of step ",
-            checkpoint.step, ", got one that flashstep import or Python's save_checkpoint wrote: ",
-            "train.init_from takes its weights");
     const auto number = [&](const char* name) {
       return json.at(name).is_null() ? std::numeric_limits<double>::quiet_NaN()
                                      : json.at(name).get<double>();
@@ -175,6 +171,15 @@ void check_state(const State& state, int64_t step, const Job& job) {
 }
 
 }  // namespace
+
+void require_trainers_state(const std::string& state_json) {
+  const OrderedJson json = OrderedJson::parse(state_json, nullptr, /*allow_exceptions=*/false);
+  const bool has_weights_alone =
+      json.contains(kWeightsAlone) || (json.contains("caller") && !json.contains("config"));
+  require(!has_weights_alone,
+          "[resume] expected a checkpoint with the trainer's state, got one that flashstep import "
+          "or Python's save_checkpoint wrote: train.init_from takes its weights");
+}
 
 std::string state_of_weights(const std::string& config_json, const std::string& tokenizer) {
   const OrderedJson state = {

@@ -47,7 +47,10 @@ std::string tokenizer_of(const std::string& state_json);
 // The config that the run had, as JSON; likewise "".
 std::string config_of(const std::string& state_json);
 
-// The state_json of weights that were not trained here: those two. No run goes on from them.
+// UserError for a state_json of weights alone.
+void require_trainers_state(const std::string& state_json);
+
+// The state_json of weights alone: of those that were not trained here.
 std::string state_of_weights(const std::string& config_json, const std::string& tokenizer);
 
 // Whether the checkpoint's run had other held-out data than the job; false where either is unknown.

@@ -118,6 +118,7 @@ void keep_tokenizer(const Config& config, const Tokenizer& tokenizer, const RunD
 bool check_saved_config(Config& config, const RunDirectory& run, int world_size) {
   if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.config()))
     return false;
+  require_trainers_state(newest_state(run.checkpoints()));
   const Config saved = load_run_config(run.path());
   const std::string &began_with = saved.train.init_from, &given = config.train.init_from;
   require(given.empty() || is_same_place(given, began_with), "[resume] expected no train.init_from",

@@ -14,6 +14,7 @@
 #include "flashstep/model/generate.h"
 #include "flashstep/train/checkpoint_folder.h"
 #include "flashstep/train/module_tensors.h"
+#include "flashstep/train/prepare_data.h"
 #include "flashstep/train/run_state.h"
 #include "flashstep/train/stored_checkpoint.h"
 
@@ -96,6 +97,8 @@ TrainedModel load_run(const fs::path& path, const std::string& device_name) {
   const torch::Device device = device_by_name(
       device_name.empty() ? load_run_config(run_of(path)).train.device : device_name);
   StoredRun stored = open_run(path);
+  if (const std::string note = note_of_missing_bytes(stored.tokenizer); !note.empty())
+    std::fprintf(stderr, "%s\n", note.c_str());
   TrainedModel trained{stored.config, std::move(stored.tokenizer),
                        Transformer(stored.config.model, 0, device), device};
   load_module(*trained.model, stored.model.tensors, path.string());
@@ -108,7 +111,8 @@ std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const s
                          const std::vector<std::string>& stops) {
   // A document begins where another one ends.
   const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
-  require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
+  require(!ids.empty(), "[generate] expected a prompt of at least one token, got ",
+          prompt.empty() ? "an empty one" : "bytes that have none");
   std::vector<std::string> ends = stops;
   for (const std::string& stop : stops) {
     require(!stop.empty(),

@@ -74,14 +74,16 @@ class Tokenizer:
 
     @classmethod
     def _of_parts(cls, *parts: Any) -> Tokenizer:
-        return cls._of(classes.Tokenizer(*parts))
+        flags = parts[4:] or (False, False)  # copies that earlier versions have written have none
+        return cls._of(classes.Tokenizer(*parts[:4], *flags))
 
     def __reduce__(self) -> Any:  # copies, and other processes, get the same
         return self._of_parts, tuple(self._parts)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """GPT-2's vocab.json and merges.txt or Hugging Face's tokenizer.json: a folder, or one of the files."""
+        """GPT-2's vocab.json and merges.txt or Hugging Face's tokenizer.json: a folder, or one of the files. Only
+        tokenizer.json knows split digits. It may lack tokens for some bytes, which encode leaves out."""
         return cls._of(classes.Tokenizer.load(os.fspath(path)))
 
     @classmethod
@@ -167,3 +169,8 @@ class Tokenizer:
     @property
     def split_digits(self) -> bool:
         return self._parts[4]
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of the 256 bytes those without a token."""
+        return 256 - sum(len(token) == 1 for token in self._tokens)

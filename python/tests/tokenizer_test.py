@@ -120,6 +120,38 @@ class Tokenizers(unittest.TestCase):
                 self.assertEqual((same.vocab, same.merges), (tokenizer.vocab, tokenizer.merges))
                 self.assertEqual(same.special_tokens, tokenizer.special_tokens)
 
+    def test_split_digits(self):
+        digits = os.path.join(self.folder.name, "digits.txt")
+        with open(digits, "w", encoding="utf-8") as file:
+            file.write("in 1984 and 1985, " * 50)
+        split = flashstep.Tokenizer.train(digits, vocab_size=280, split_digits=True)
+        plain = flashstep.Tokenizer.train(digits, vocab_size=280)
+        self.assertEqual((split.split_digits, plain.split_digits), (True, False))
+        self.assertIn(b" 198", plain.vocab.values())
+        split.save(os.path.join(self.folder.name, "split"))
+        for same in (
+            split,
+            pickle.loads(pickle.dumps(split)),
+            flashstep.Tokenizer.load(os.path.join(self.folder.name, "split")),
+            flashstep.Tokenizer(split.vocab, split.merges, split_digits=True),
+        ):
+            self.assertTrue(same.split_digits)
+            self.assertEqual([same.vocab[number] for number in same.encode("1984")], [b"1", b"9", b"8", b"4"])
+
+    def test_bytes_without_a_token_are_left_out(self):
+        path = os.path.join(self.folder.name, "few.json")
+        added = [{"id": 3, "content": END}]
+        with open(path, "w") as file:
+            model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, END: 3}, "merges": [["a", "b"]]}
+            json.dump({"model": model, "pre_tokenizer": {"type": "ByteLevel"}, "added_tokens": added}, file)
+        few = flashstep.Tokenizer.load(path)
+        for same in (few, copy.deepcopy(few)):
+            self.assertEqual(same.encode("axb" + END), [2, 3])
+            self.assertEqual(same.missing_bytes, 254)
+        self.assertEqual(self.trained.missing_bytes, 0)
+        with self.assertRaisesRegex(ValueError, "a token for each of the 256 bytes"):
+            flashstep.Tokenizer(few.vocab, few.merges, few.special_tokens)
+
     def test_a_text_is_not_replaced_by_its_tokens(self):
         link = os.path.join(self.folder.name, "link.npy")
         os.symlink(self.file, link)
