@@ -85,8 +85,8 @@ inline double linear_cross_entropy_flops(int64_t rows, int64_t width, int64_t vo
 }
 
 // Rows that Muon computes at once of a symmetric (N, N), as far as the diagonal and rounded up to a
-// product's tile; N where the whole is computed. On an H200 quarters of 2,560 and 4,096 take 8 and
-// 20 % less time, halves 4 and 16 %; parts of 1,024 and 1,600 take longer than the whole
+// product's tile; N where the whole is computed. On an H200 quarters of 2,048, 2,560 and 4,096 take
+// 4, 8 and 20 % less time, parts of 1,024 and 1,600 more than the whole
 // (reports/training_step_h200).
 inline int64_t muon_block_rows(int64_t n) {
   constexpr int64_t kLeastRows = 2048, kBlocks = 4, kTile = 128;
