@@ -101,16 +101,15 @@ void import_model(const std::string& directory, std::string to) {
 
 void add_import(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "import", "Make a run of a model as SmolLM2, of Hugging Face's transformers");
+      "import", "Make a run of a Hugging Face model of Llama's architecture, such as SmolLM2");
   struct Arguments {
     std::string from, run;
   };
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option(
-          "directory", arguments->from,
-          "Model of Llama's or Mistral's architecture: config.json, model.safetensors, and a "
-          "tokenizer.json of byte-level BPE with GPT-2's words")
+      ->add_option("directory", arguments->from,
+                   "Directory of a llama or mistral: config.json, model.safetensors, and a "
+                   "tokenizer.json of byte-level BPE with GPT-2's words")
       ->required()
       ->option_text("DIR");
   command
