@@ -22,7 +22,8 @@
 namespace flashstep {
 
 // Learning rate by step: linear warm-up, then half a cosine (Loshchilov and Hutter, "SGDR", 2017,
-// as the course defines it), then the lowest rate.
+// as the course defines it), or a stable rate and a linear decay (WSD: Hu et al., "MiniCPM", 2024),
+// then the lowest rate.
 
 struct Schedule {
   double learning_rate = 1e-3;      // the highest, reached after the warm-up
@@ -30,12 +31,14 @@ struct Schedule {
   int64_t warmup_steps = 0;         // Tw: rate = step / Tw * learning_rate before it
   int64_t cosine_steps =
       0;  // Tc: the cosine runs from Tw to Tc; 0: no cosine, constant after warm-up
+  int64_t decay_steps = 0;  // Td: instead of the cosine the rate is stable until Tc - Td; 0: cosine
 };
 
 // The rate of update number `step` (the course's t). The program counts from 1: with a warm-up step
 // 0 has rate 0, an update that changes nothing.
 //   t < Tw:        t / Tw * max
-//   Tw <= t <= Tc: min + (1 + cos(pi * (t - Tw) / (Tc - Tw))) / 2 * (max - min)
+//   Tw <= t <= Tc: min + (1 + cos(pi * (t - Tw) / (Tc - Tw))) / 2 * (max - min), or with Td
+//                  min + min(1, (Tc - t) / min(Td, Tc - Tw)) * (max - min)
 //   t > Tc:        min
 // UserError for t < 0.
 double learning_rate_at(const Schedule& schedule, int64_t step);

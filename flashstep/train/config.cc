@@ -131,13 +131,16 @@ void OptimizerConfig::visit(FieldVisitor& v) {
 }
 
 void ScheduleConfig::visit(FieldVisitor& v) {
-  v.field("kind", kind, {"cosine", "constant"}, "what follows the warm-up");
+  v.field("kind", kind, {"cosine", "wsd", "constant"},
+          "what follows the warm-up; wsd: a stable rate, then a linear decay");
   v.field("learning_rate", learning_rate, {0, 1000}, "the highest, reached after the warm-up");
-  v.field("min_learning_rate", min_learning_rate, {0, 1000}, "where the cosine ends");
+  v.field("min_learning_rate", min_learning_rate, {0, 1000}, "where the rate ends");
   v.field("warmup_steps", warmup_steps, {0, kMany},
           "steps of linear warm-up; where it is not given and the run has fewer: a tenth of them");
   v.field("cosine_steps", cosine_steps, {0, kMany},
-          "step at which the cosine ends; 0: train.steps");
+          "step at which the cosine, or the decay, ends; 0: train.steps");
+  v.field("decay_steps", decay_steps, {0, kMany},
+          "of wsd: the last steps, in which the rate decays; 0: a fifth of all");
 }
 
 int64_t ScheduleConfig::longest_warmup(int64_t steps) const {
@@ -321,11 +324,11 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now,
     require(!must_agree(path) || (divides_rows && same_rows) || may_be_respelled(path, saved, now),
             "[resume] expected ", path, " = ", before[i].second, ", as ", where, " has it, got ",
             value, divides_rows ? ": a new run with train.init_from may have another" : "");
-    const bool moves_cosine =
-        path == "train.steps" && now.schedule.kind == "cosine" && now.schedule.cosine_steps == 0;
+    const bool moves_end =
+        path == "train.steps" && now.schedule.kind != "constant" && now.schedule.cosine_steps == 0;
     changes.push_back(flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ",
                                      value,
-                                     moves_cosine ? ": the learning rate falls until then" : ""));
+                                     moves_end ? ": the learning rate falls until then" : ""));
   }
   return changes;
 }

@@ -54,7 +54,7 @@ struct OptimizerConfig {
 struct ScheduleConfig {
   std::string kind = "cosine";
   double learning_rate = 1e-3, min_learning_rate = 1e-4;
-  int64_t warmup_steps = 100, cosine_steps = 0;
+  int64_t warmup_steps = 100, cosine_steps = 0, decay_steps = 0;
   bool is_warmup_given = true;  // else it follows from train.steps, and a resume keeps the run's
   int64_t longest_warmup(int64_t steps) const;  // of a run of so many steps
   void visit(FieldVisitor& v);

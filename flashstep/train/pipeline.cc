@@ -1,5 +1,6 @@
 #include "flashstep/train/pipeline.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -53,6 +54,10 @@ std::function<double(int64_t)> learning_rate(const Config& config) {
     schedule.cosine_steps = 0;
   } else if (schedule.cosine_steps == 0) {
     schedule.cosine_steps = config.train.steps;
+  }
+  if (config.schedule.kind == "wsd") {
+    const int64_t given = config.schedule.decay_steps;
+    schedule.decay_steps = given > 0 ? given : std::max<int64_t>(1, schedule.cosine_steps / 5);
   }
   return [schedule](int64_t t) { return learning_rate_at(schedule, t); };
 }

@@ -79,6 +79,19 @@ TEST(Schedule, IsTheCourses) {
   EXPECT_EQ(learning_rate_at({2.0, 0.1, 3, 3}, 4), 0.1);
 }
 
+TEST(Schedule, DecaysInALineBehindAStableRate) {
+  const Schedule schedule{1.0, 0.1, 7, 21, 4};
+  EXPECT_NEAR(learning_rate_at(schedule, 3), 3.0 / 7, 1e-15);
+  for (const int64_t step : {7, 12, 17}) EXPECT_EQ(learning_rate_at(schedule, step), 1);
+  EXPECT_NEAR(learning_rate_at(schedule, 18), 0.775, 1e-15);
+  EXPECT_NEAR(learning_rate_at(schedule, 20), 0.325, 1e-15);
+  EXPECT_NEAR(learning_rate_at(schedule, 21), 0.1, 1e-15);
+  EXPECT_EQ(learning_rate_at(schedule, 22), 0.1);
+  // As long as there is room behind the warm-up.
+  EXPECT_NEAR(learning_rate_at({1.0, 0, 7, 21, 100}, 14), 0.5, 1e-15);
+  EXPECT_EQ(learning_rate_at({1.0, 0, 7, 21, 100}, 7), 1);
+}
+
 TEST(Autocast, GuardRestoresWhatItFound) {
   const Tensor a = torch::randn({4, 4}), b = torch::randn({4, 4});
   const auto dtype = [&] { return a.matmul(b).scalar_type(); };
