@@ -5,7 +5,7 @@ import shutil
 import unittest
 from pathlib import Path
 
-from train_command import TrainCommandTest, flashstep
+from train_command import TrainCommandTest, flashstep, metrics
 
 
 def contents(directory):
@@ -56,6 +56,20 @@ class ResumeTest(TrainCommandTest):
         self.assertEqual(flashstep("generate", "short", "--prompt", "Once").returncode, 0)
         given = flashstep(*train, "train.steps=42", "--resume", "--set", "schedule.warmup_steps=2")
         self.assertIn("schedule.warmup_steps was 1, is now 2", given.stderr)
+
+    def test_a_stable_rate_that_decays(self):
+        train = ("train", "config.json", "--run", "stable", "--set", "schedule.kind=wsd", "--set", "schedule.decay_steps=4")
+        def rates():
+            return [row["lr"] for row in metrics("stable") if "lr" in row]
+        self.assertEqual(flashstep(*train, "--set", "train.steps=8").returncode, 0)
+        decay = [0.00775, 0.0055, 0.00325, 0.001]
+        for rate, expected in zip(rates()[4:], decay, strict=True):
+            self.assertAlmostEqual(rate, expected)
+        resumed = flashstep(*train, "--set", "train.steps=16", "--resume")
+        self.assertIn("train.steps was 8, is now 16: the learning rate falls until then", resumed.stderr)
+        self.assertEqual(rates()[8:12], [0.01] * 4)
+        for rate, expected in zip(rates()[12:], decay, strict=True):
+            self.assertAlmostEqual(rate, expected)
 
     def test_a_text_that_changed_is_named(self):
         os.makedirs("texts")

@@ -340,20 +340,6 @@ class TrainTest(TrainCommandTest):
                      "--set", "train.steps=14")
         self.assertIn("step_00000014", os.listdir("unsampled/checkpoints"))
 
-    def test_a_stable_rate_that_decays(self):
-        train = ("train", "config.json", "--run", "stable", "--set", "schedule.kind=wsd", "--set", "schedule.decay_steps=4")
-        def rates():
-            return [row["lr"] for row in metrics("stable") if "lr" in row]
-        self.assertEqual(flashstep(*train, "--set", "train.steps=8").returncode, 0)
-        decay = [0.00775, 0.0055, 0.00325, 0.001]
-        for rate, expected in zip(rates()[4:], decay, strict=True):
-            self.assertAlmostEqual(rate, expected)
-        resumed = flashstep(*train, "--set", "train.steps=16", "--resume")
-        self.assertIn("train.steps was 8, is now 16: the learning rate falls until then", resumed.stderr)
-        self.assertEqual(rates()[8:12], [0.01] * 4)
-        for rate, expected in zip(rates()[12:], decay, strict=True):
-            self.assertAlmostEqual(rate, expected)
-
     def test_export(self):
         exported = flashstep("export", "whole", "--out", "weights.safetensors")
         self.assertEqual(exported.returncode, 0, exported.stderr)
