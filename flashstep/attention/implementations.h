@@ -16,6 +16,9 @@
 
 namespace flashstep::internal {
 
+// As the diagonal of an operator: M - N, of shapes that who calls it does not know.
+inline constexpr int64_t kLastSeesLast = INT64_MIN;
+
 struct AttentionSettings {
   double scale;
   bool causal;

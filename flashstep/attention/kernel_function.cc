@@ -77,6 +77,10 @@ Tensor empty_output(const Tensor& x) {
   return x.dim() > 4 ? at::empty(x.sizes(), x.options()) : empty_like_contiguous_last(x);
 }
 
+int64_t known_diagonal(int64_t diagonal, const Tensor& q, const Tensor& k) {
+  return diagonal == kLastSeesLast ? k.size(-2) - q.size(-2) : diagonal;
+}
+
 // The operators are open to callers that come past attention(): what they give is checked here.
 const AttentionKernel& checked_kernel(std::string_view name, const Tensor& q, const Tensor& k,
                                       const Tensor& v, double scale, bool causal, int64_t diagonal,
@@ -113,6 +117,7 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
                                           std::optional<int64_t> window,
                                           const std::optional<Tensor>& documents) {
   const at::NoGradGuard no_grad;
+  diagonal = known_diagonal(diagonal, q, k);
   const AttentionKernel& checked = called_back([&]() -> auto& {
     return checked_kernel(kernel, q, k, v, scale, causal, diagonal, window, documents);
   });
@@ -155,6 +160,7 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     const std::optional<Tensor>& cos, const std::optional<Tensor>& sin,
     std::optional<int64_t> window, const std::optional<Tensor>& documents) {
   const at::NoGradGuard no_grad;
+  diagonal = known_diagonal(diagonal, q, k);
   const AttentionKernel& checked = called_back([&]() -> auto& {
     const auto rows = q.sizes().slice(0, q.dim() - 1);
     const auto wide = wide_dtype(q.scalar_type());

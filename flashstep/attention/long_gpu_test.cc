@@ -103,5 +103,32 @@ TEST_F(LongAttentionGpu, ManyHeadsAddToTheirResults) {
   }
 }
 
+// Of short documents between two long ones only the first and the last waves have work: the sums of
+// parts wait for all the same.
+TEST_F(LongAttentionGpu, WavesWithoutWorkWaitForThoseBefore) {
+  const std::pair<std::vector<int64_t>, int64_t> kShapes[] = {
+      {{8, 8}, 8192}, {{2, 8}, 16384}, {{1, 1}, 65536}};
+  for (const auto& [leading, n] : kShapes) {
+    const Inputs x = random_inputs({leading, 0, n, n, 64}, at::kFloat, kGpu);
+    const Tensor place = at::arange(n, at::TensorOptions(kGpu).dtype(at::kLong));
+    const Tensor ids =
+        at::where(place < 2048, 0, at::where(place >= n - 2048, 1, 2 + place.div(50, "floor")));
+    AttentionOptions options;
+    options.documents = document_spans(ids.expand({leading.front(), n}));
+    options.deterministic = false;
+    const Results other = attention_testing::run(x, options, "cuda", at::kFloat);
+    options.deterministic = true;
+    const Results first = attention_testing::run(x, options, "cuda", at::kFloat);
+    for (int time = 0; time < 20; ++time) {
+      const Results again = attention_testing::run(x, options, "cuda", at::kFloat);
+      for (const auto part : {&Results::grad_q, &Results::grad_k, &Results::grad_v}) {
+        ASSERT_TRUE(testing::same_bits(again.*part, first.*part)) << n << ", time " << time;
+        ASSERT_TRUE(
+            testing::close_within(again.*part, other.*part, 1e-4 * largest_by_rows(other.*part)));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -56,7 +56,8 @@ std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q_any, const Tensor&
           "known when compiling, got \"",
           name, "\"");
   internal::check_window(options.causal, options.window);
-  const int64_t diagonal = options.align_last ? size(k, -2) - size(q, -2) : 0;
+  // Asking for M and N would compile anew for each of them.
+  const int64_t diagonal = options.align_last ? internal::kLastSeesLast : 0;
   using Forward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double,
                                              bool, int64_t, bool, std::string_view,
                                              std::optional<int64_t>, const std::optional<Tensor>&);

@@ -83,9 +83,10 @@ def _own_kernel(q: Tensor) -> str:
     return q.device.type if takes and q.device.type in ("cpu", "cuda") else "tiled"
 
 
-def _is_nothing(q: Tensor, k: Tensor) -> bool:
-    """Whether there is no query or no key, which no kernel takes."""
-    return q.numel() == 0 or k.numel() == 0
+def _needs_function(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a gradient is wanted, and there are a query and a key, without which no kernel is called."""
+    wants_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return wants_gradient and q.numel() > 0 and k.numel() > 0
 
 
 def _in_autocast_dtype(x: Tensor) -> Tensor:
@@ -112,8 +113,7 @@ class FlashAttention(torch.autograd.Function):
 
     @classmethod
     def apply(cls, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-        wants_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        if wants_gradient and not _is_nothing(q, k):
+        if _needs_function(q, k, v):
             return super().apply(q, k, v, is_causal)
         return _attention(q, k, v, causal=is_causal, implementation=_own_kernel(q))
 
@@ -138,9 +138,9 @@ class TiledFlashAttention(torch.autograd.Function):
 
     @classmethod
     def apply(cls, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-        if _is_nothing(q, k):
-            return _attention(q, k, v, causal=is_causal, implementation="tiled")
-        return super().apply(q, k, v, is_causal)
+        if _needs_function(q, k, v):
+            return super().apply(q, k, v, is_causal)
+        return _attention(q, k, v, causal=is_causal, implementation="tiled")
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:

@@ -30,6 +30,18 @@ class MasksTest(unittest.TestCase):
         tokens = torch.randint(0, 300, (2, 16))
         torch.testing.assert_close(model(tokens)[:, 3:4], model(tokens[:, 3:4]))
 
+    def test_one_compilation_for_a_growing_cache(self):
+        attend = lambda q, k: flashstep.attention(q, k, k, causal=True, align_last=True, window=4)
+        torch.compiler.reset()
+        compiled = torch.compile(attend, dynamic=True, fullgraph=True, backend="aot_eager")
+        with torch._dynamo.config.patch(recompile_limit=1):  # more would be an error
+            for queries, keys in ((2, 5), (2, 9), (3, 12), (4, 7)):
+                q, k = (torch.randn(1, 6, n, 8, requires_grad=True) for n in (queries, keys))
+                ours, theirs = compiled(q, k), attend(q, k)
+                torch.testing.assert_close(ours, theirs)
+                for a, b in zip(*(torch.autograd.grad(out.square().sum(), (q, k)) for out in (ours, theirs))):
+                    torch.testing.assert_close(a, b)
+
     def test_documents(self):
         q, k, v = (torch.randn(2, 3, 20, 8, requires_grad=True) for _ in range(3))
         ids = torch.tensor([[0] * 7 + [1] + [2] * 12, [5] * 20])

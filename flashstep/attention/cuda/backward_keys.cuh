@@ -184,7 +184,10 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kTier>::kThreads,
   extern __shared__ __align__(128) char shared_memory[];
   allow_next_kernel();
   KeysWork work;
-  if (!find_work<Shape>(args, work)) return;
+  if (!find_work<Shape>(args, work)) {
+    wait_for_previous_kernel();  // who waits for this kernel means those before it, too
+    return;
+  }
   const Problem& problem = args.pass.problem;
   const uint32_t shared = shared_address(shared_memory);
   // The same in all lanes, as the compiler sees from lane 0's.

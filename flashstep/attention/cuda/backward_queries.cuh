@@ -149,7 +149,10 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
   extern __shared__ __align__(128) char shared_memory[];
   allow_next_kernel();
   QueriesWork work;
-  if (!find_work<Shape>(args, work)) return;
+  if (!find_work<Shape>(args, work)) {
+    wait_for_previous_kernel();  // who waits for this kernel means those before it, too
+    return;
+  }
   const Problem& problem = args.pass.problem;
   const uint32_t shared = shared_address(shared_memory);
   const auto lane =
