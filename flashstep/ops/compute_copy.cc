@@ -124,7 +124,10 @@ class Copies {
   void make(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
     drop_dead();
     int64_t rows = 0;
-    for (const Tensor& parameter : parameters) rows += parameter.size(0);
+    for (const Tensor& parameter : parameters) {
+      rows += parameter.size(0);
+      entries_.erase(parameter.unsafeGetTensorImpl());  // before there are two copies of it
+    }
     std::vector<int64_t> shape = parameters.front().sizes().vec();
     shape[0] = rows;
     // Whatever mode the caller is in, an optimizer may write the copy after it.
@@ -133,10 +136,9 @@ class Copies {
     const Tensor whole = at::empty(shape, parameters.front().options().dtype(dtype));
     int64_t row = 0;
     for (const Tensor& parameter : parameters) {
-      entries_.insert_or_assign(
-          parameter.unsafeGetTensorImpl(),
-          Entry{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()),
-                whole.narrow(0, row, parameter.size(0)), whole});
+      entries_.emplace(parameter.unsafeGetTensorImpl(),
+                       Entry{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()),
+                             whole.narrow(0, row, parameter.size(0)), whole});
       row += parameter.size(0);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -23,7 +24,11 @@ bool may_add_to_gradient(const at::Tensor& weight) {
       gradient_dtype(weight) != at::kFloat || !torch::autograd::impl::hooks(weight).empty())
     return false;
   const auto node = torch::autograd::impl::try_get_grad_accumulator(weight);
-  if (node && !node->pre_hooks().empty()) return false;
+  if (node) {
+    if (!node->pre_hooks().empty() || !node->post_hooks().empty()) return false;
+    const c10::impl::VirtualGuardImpl device(weight.device().type());
+    if (weight.is_cuda() && node->stream() != device.getStream(weight.device())) return false;
+  }
   const at::Tensor& sum = weight.grad();
   return !sum.defined() ||
          (sum.layout() == at::kStrided && sum.scalar_type() == at::kFloat && sum.is_contiguous() &&

@@ -3,7 +3,8 @@
 // the new one is 16 bits wide. A backward whose last kernel can add takes the sum out of .grad,
 // adds to it, and returns it as its gradient. Autograd finds .grad empty and keeps what it is
 // given; hooks that run then see the sum, as always. A backward that throws meanwhile leaves .grad
-// empty.
+// empty. For weights on GPUs, of which each has one thread of autograd: on a CPU several threads
+// that call backward may meet at a weight.
 #pragma once
 
 #include <torch/types.h>
@@ -17,9 +18,10 @@ namespace flashstep::internal {
 // The dtype of the gradient that backward is to give a weight.
 at::ScalarType gradient_dtype(const at::Tensor& weight);
 
-// Whether the backward that is running may add to weight.grad itself: a leaf's of float32, dense or
-// not yet there, which nobody else holds, and whose new part alone nobody is to see (a tensor hook,
-// a hook before autograd's addition, torch::autograd::grad).
+// Whether the backward that is running may add to weight.grad itself: a leaf's of float32, on
+// the stream on which autograd adds to it, dense or not yet there, which nobody else holds, and
+// whose new part alone nobody is to see (a tensor hook, a hook before or behind autograd's
+// addition, torch::autograd::grad).
 bool may_add_to_gradient(const at::Tensor& weight);
 
 // Of a function with one weight: forward keeps it, if it is a leaf; backward is given it where it

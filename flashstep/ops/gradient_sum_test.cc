@@ -122,6 +122,25 @@ TEST_F(GradientSum, SoDoesAHookBeforeTheAddition) {
   expect(2, 0);
 }
 
+struct SeenBehind : torch::autograd::FunctionPostHook {
+  explicit SeenBehind(Tensor& seen) : seen(seen) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+    seen = inputs[0].clone();
+    return outputs;
+  }
+  Tensor& seen;
+};
+
+TEST_F(GradientSum, AndOneBehindIt) {
+  backward();
+  Tensor seen;
+  const auto node = torch::autograd::impl::grad_accumulator(weight);
+  node->add_post_hook(std::make_unique<SeenBehind>(seen));
+  backward();
+  EXPECT_TRUE(torch::equal(seen, x));
+  expect(2, 0);
+}
+
 TEST_F(GradientSum, NothingIsAddedToWhatIsNotAskedFor) {
   backward();
   const auto got = torch::autograd::grad({Dot::apply(weight, x)}, {weight});

@@ -156,7 +156,8 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     };
     Tensor dx = scaled(saved[0], "x_dtype");
     if (dx.defined()) dx = dx.view(context->saved_data["shape"].toIntVector());
-    const Tensor weight = saved[1].defined() ? internal::weight_to_add_to(context) : Tensor();
+    const bool may_add = saved[1].defined() && saved[1].is_cuda();
+    const Tensor weight = may_add ? internal::weight_to_add_to(context) : Tensor();
     if (weight.defined()) {
       weight.mutable_grad().addcmul_(saved[1], factor);
       return {dx, internal::take_gradient(weight), Tensor(), Tensor(), Tensor(), Tensor()};
