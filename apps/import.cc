@@ -10,6 +10,7 @@
 #include "flashstep/base/places.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/detail/files.h"
@@ -32,6 +33,7 @@ std::string config_of_run(const LlamaModel& from, const RunDirectory& run) {
   Config config;
   config.model = from.model;
   config.text.document_end = from.document_end;
+  for (std::string& prompt : config.sampling.prompts) prompt = from.tokenizer.bos_token() + prompt;
   config.tokenizer.path = fs::absolute(run.tokenizer());
   config.train.init_from = fs::absolute(run.path());
   config.schedule.learning_rate = 1e-4;
@@ -95,13 +97,19 @@ void import_model(const std::string& directory, std::string to) {
     std::fprintf(stderr,
                  "[import] NOTE: its eos_token_id is no special token: to train on, set "
                  "text.document_end\n");
+  if (const std::string bos = from.tokenizer.bos_token(); !bos.empty())
+    std::fprintf(stderr,
+                 "[import] NOTE: its texts begin with %s: write it into prompts, and before the "
+                 "documents to train on\n",
+                 shown_on(stderr, bos).c_str());
 }
 
 }  // namespace
 
 void add_import(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "import", "Make a run of a Hugging Face model of Llama's architecture, such as SmolLM2");
+      "import",
+      "Make a run of a Hugging Face model of Llama's architecture, such as SmolLM2 or Llama 3");
   struct Arguments {
     std::string from, run;
   };
@@ -109,7 +117,7 @@ void add_import(CLI::App& app) {
   command
       ->add_option("directory", arguments->from,
                    "Directory of a llama or mistral: config.json, model.safetensors, and a "
-                   "tokenizer.json of byte-level BPE with GPT-2's words")
+                   "tokenizer.json of byte-level BPE with GPT-2's or GPT-4's words")
       ->required()
       ->option_text("DIR");
   command

@@ -41,7 +41,7 @@ void require_other_than_tokenizer(const fs::path& path, const fs::path& output) 
 struct TokenizerTrainArguments {
   std::vector<std::string> texts;
   BpeOptions options;
-  std::string out;
+  std::string pattern = name_of(BpeOptions().pattern), out;
 };
 
 void run_train(TokenizerTrainArguments arguments) {
@@ -51,6 +51,7 @@ void run_train(TokenizerTrainArguments arguments) {
     for (const char* name : kTokenizerFiles)
       require_other_file(text, arguments.out / fs::path(name));
   }
+  arguments.options.pattern = word_pattern_by_name(arguments.pattern);
   const SignalGuard guard;
   ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
   std::optional<ProgressBar> merging;  // its time begins when the words are counted
@@ -86,10 +87,17 @@ void add_train_command(CLI::App& tokenizer) {
                    "Text that is always one token, such as \"<|endoftext|>\" (may be repeated)")
       ->expected(1)
       ->take_all();
-  command->add_flag(
-      "--split-digits", arguments->options.split_digits,
-      "Make every digit a word of its own, so that numbers are read digit by digit; of the "
-      "files only tokenizer.json says so");
+  command
+      ->add_option(
+          "--pattern", arguments->pattern,
+          "How text is cut into words, across which nothing merges: gpt2, or gpt4, where a "
+          "number has three digits at most, a sign goes with the letters behind it and "
+          "line ends with the signs before them; of the files only tokenizer.json says so")
+      ->capture_default_str()
+      ->option_text("gpt2|gpt4");
+  command->add_flag("--split-digits", arguments->options.split_digits,
+                    "Make every digit a word of its own, so that numbers are read digit by digit; "
+                    "of the files only tokenizer.json says so");
   command->add_option("--threads", arguments->options.threads, "Threads; 0: all processors")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Folder for tokenizer.json, vocab.json, merges.txt")

@@ -56,7 +56,10 @@ struct RotaryTables {
   RotaryTables to(at::Device device) const { return {cos.to(device), sin.to(device)}; }
 };
 
+// theta ^ (-2 i / head_dim), (head_dim / 2): angles by which a position turns the pairs of a head.
 // UserError for an odd head_dim. The arithmetic is float32 throughout, as in the course's model.
+at::Tensor rotary_frequencies(int64_t head_dim, double theta);
+RotaryTables rotary_tables(int64_t positions, const at::Tensor& frequencies);
 RotaryTables rotary_tables(int64_t positions, int64_t head_dim, double theta);
 
 // Rotates each pair (x[..., 2i], x[..., 2i + 1]) by the angle of its position and i, computed in

@@ -1,5 +1,5 @@
-// Byte-level BPE with GPT-2's pre-tokenization: text to token ids and back, without loss for any
-// bytes.
+// Byte-level BPE with GPT-2's or GPT-4's pre-tokenization: text to token ids and back, without loss
+// for any bytes.
 //
 // Text is cut at special tokens, then into words; the bytes of a word are merged, the
 // pair of the lowest rank first (Sennrich et al. 2016, arXiv:1508.07909; Radford et al. 2019,
@@ -30,8 +30,13 @@ struct Vocabulary {
   std::vector<std::pair<uint32_t, uint32_t>>
       merges;                         // ids of left and right, in the order of ranks
   std::vector<uint32_t> special_ids;  // ascending
-  bool split_digits = false;          // every digit is a word of its own
-  bool lacks_bytes = false;  // not all single bytes are tokens: see Tokenizer::missing_bytes()
+  WordPattern pattern = WordPattern::kGpt2;
+  bool split_digits = false;   // every digit is a word of its own
+  bool ignore_merges = false;  // a word that is a token is that one, whatever merges make
+  bool lacks_bytes = false;    // not all single bytes are tokens: see Tokenizer::missing_bytes()
+  // The special token that Hugging Face's tokenizers put before each text. encode() does not: where
+  // it is wanted, the text has it.
+  std::optional<uint32_t> bos_id;
 
   bool operator==(const Vocabulary&) const = default;
 };
@@ -53,8 +58,8 @@ std::string vocab_json(const Vocabulary& vocabulary);
 std::string merges_text(const Vocabulary& vocabulary);
 
 // Hugging Face's tokenizer.json, of byte-level BPE with GPT-2's pattern, digits split before or
-// not. Another model, normalizer, pre-tokenizer, post-processor, truncation, ... is refused by
-// name.
+// not, or GPT-4's (Llama 3's), or that with single digits (Qwen 2's). Another model, normalizer,
+// pre-tokenizer, post-processor, truncation, ... is refused by name.
 Vocabulary parse_tokenizer_json(std::string_view json, const std::string& source);
 std::string tokenizer_json(const Vocabulary& vocabulary);
 
@@ -85,6 +90,8 @@ class Tokenizer {
   // Of a token's bytes, or a special token's text.
   std::optional<uint32_t> token_id(std::string_view token) const;
   const std::vector<std::string>& special_tokens() const { return special_texts_; }  // by id
+  // The text of vocabulary().bos_id; empty: there is none.
+  std::string bos_token() const;
   // Of the 256 bytes those without a token; encode() leaves them out, as Hugging Face's does. None
   // in what train_bpe() learns; SmolLM2's has some.
   int64_t missing_bytes() const;
@@ -112,6 +119,7 @@ inline constexpr size_t kChunkBytes = 1 << 20;
 struct BpeOptions {
   int64_t vocab_size = 10'000;  // in all: 256 bytes, merges, special tokens
   std::vector<std::string> special_tokens;
+  WordPattern pattern = WordPattern::kGpt2;
   bool split_digits = false;  // no token has two digits, or one beside anything else
   int threads = 0;            // 0: all processors
   ProgressFunction progress;  // bytes of text read

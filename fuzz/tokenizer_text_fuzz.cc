@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "flashstep/tokenizer.h"
@@ -24,21 +25,20 @@ void expect(bool holds) {
   if (!holds) std::abort();
 }
 
-Words words_of(std::string_view text, bool split_digits = false) {
+Words words_of(std::string_view text, WordScanner scanner = WordScanner()) {
   Words words;
-  WordScanner(split_digits).for_each_word(text, [&](std::string_view word) {
-    words.emplace_back(word);
-  });
+  scanner.for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
   return words;
 }
 
 // Byte values as ids, then merges learned from `words`, then special tokens.
-Tokenizer learn(const Words& words) {
+Tokenizer learn(const Words& words, WordPattern pattern) {
   uint64_t bytes = 0;
   for (const std::string& word : words) bytes += word.size();
   PairLearner learner(words.size(), bytes);
   for (const std::string& word : words) learner.add_word(word, 1);
   Vocabulary vocabulary;
+  vocabulary.pattern = pattern;
   for (int byte = 0; byte < 256; ++byte) vocabulary.tokens.emplace_back(1, static_cast<char>(byte));
   for (const auto& [left, right] : learner.learn(20, {})) {
     vocabulary.tokens.push_back(vocabulary.tokens[left] + vocabulary.tokens[right]);
@@ -61,15 +61,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const Words words = words_of(text);
   expect(words == Pattern(text).words());
-  expect(words_of(text, true) == Pattern(text, true).words());
+  for (const auto& [pattern, split_digits] :
+       {std::pair(WordPattern::kGpt2, true), std::pair(WordPattern::kGpt4, false),
+        std::pair(WordPattern::kGpt4, true)}) {
+    expect(words_of(text, WordScanner(pattern, split_digits)) ==
+           Pattern(text, pattern, split_digits).words());
+  }
 
   // Learning takes much longer than all else: one input in sixteen brings its own tokenizer.
-  static const Tokenizer kFixed =
-      learn(words_of("the cat's 'll 'll a aa aaa aaaa  \n\n\t the <|a|b| 字字 \xff\xff 11 1.1"));
-  const bool brings_its_own = size > 0 && data[0] % 16 == 0;
+  static const Words kWords =
+      words_of("the cat's 'll 'll a aa aaa aaaa  \n\n\t the <|a|b| 字字 \xff\xff 11 1.1");
+  static const Tokenizer kFixed[] = {learn(kWords, WordPattern::kGpt2),
+                                     learn(kWords, WordPattern::kGpt4)};
+  const uint8_t choice = size > 0 ? data[0] : 1;
   const std::optional<Tokenizer> learned =
-      brings_its_own ? std::optional(learn(words)) : std::nullopt;
-  const Tokenizer& tokenizer = learned ? *learned : kFixed;
+      choice % 16 == 0 ? std::optional(learn(words, WordPattern::kGpt2)) : std::nullopt;
+  const Tokenizer& tokenizer = learned ? *learned : kFixed[choice % 2];
   const std::vector<uint32_t> ids = tokenizer.encode(text);
   expect(tokenizer.decode(ids) == text);
   for (const size_t chunk_bytes : {1, 7, 64}) {

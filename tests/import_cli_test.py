@@ -68,6 +68,32 @@ class ImportCommand(TrainCommandTest):
         self.refused(["flashstep import", "train.init_from takes its weights"], "train", "run/config.json", "--run",
                      "run", "--resume", "--set", "train.threads=1")
 
+    def test_a_token_before_each_text(self):
+        """As Llama 3's tokenizer and positions have it."""
+        tokenizer = json.loads(Path("llama/tokenizer.json").read_text())
+        end = tokenizer["added_tokens"][0]
+        single = [{"SpecialToken": {"id": end["content"], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        tokenizer["post_processor"] = {
+            "type": "TemplateProcessing", "single": single, "pair": single + single,
+            "special_tokens": {end["content"]: {"id": end["content"], "ids": [end["id"]], "tokens": [end["content"]]}}}
+        tokenizer["model"]["ignore_merges"] = True
+        Path("llama/tokenizer.json").write_text(json.dumps(tokenizer))
+        config = json.loads(Path("llama/config.json").read_text())
+        scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 8}
+        Path("llama/config.json").write_text(json.dumps({**config, "rope_scaling": scaling}))
+        said = flashstep("import", "llama", "--run", "run")
+        self.assertIn(f"NOTE: its texts begin with {end['content']}: write it into prompts", said.stderr)
+        self.assertEqual(json.loads(Path("run/config.json").read_text())["sampling"]["prompts"],
+                         [end["content"] + "Once upon a time"])
+        self.succeeds("export", "run", "--format", "llama", "--out", "again")
+        again = json.loads(Path("again/tokenizer.json").read_text())
+        self.assertEqual(again["post_processor"]["processors"][1]["single"], single)
+        self.assertTrue(again["model"]["ignore_merges"])
+        self.assertEqual(json.loads(Path("again/config.json").read_text())["rope_scaling"], scaling)
+        self.assertNotEqual(self.succeeds("eval", "run", "../stories.txt"),
+                            self.succeeds("eval", "../whole", "../stories.txt"))
+
     def test_files_in_parts_and_short_numbers(self):
         self.succeeds("export", "../whole", "--format", "llama", "--out", "short", "--dtype", "bf16")
         whole = entries_of("short/model.safetensors")

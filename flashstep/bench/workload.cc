@@ -73,6 +73,7 @@ void override_with(const ModelConfig& given, ModelConfig& model) {
   }
   model.tie_embeddings = given.tie_embeddings;
   model.rope_theta = given.rope_theta;
+  model.rope_scaling = given.rope_scaling;
   model.norm_epsilon = given.norm_epsilon;
 }
 

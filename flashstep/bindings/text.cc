@@ -65,8 +65,9 @@ class TokenizerObject : public torch::CustomClassHolder {
         flashstep::encode_to_file(tokenizer_, paths_of(files), path, options));
   }
   // Tokens by id one behind the other, their lengths, the ids of merges' pairs, those of special
-  // tokens, split_digits, lacks_bytes.
-  std::tuple<Tensor, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, bool, bool>
+  // tokens, split_digits, lacks_bytes, pattern, ignore_merges, bos_id (-1: none).
+  std::tuple<Tensor, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, bool, bool,
+             std::string, bool, int64_t>
   parts() {
     const Vocabulary& vocabulary = tokenizer_.vocabulary();
     std::string bytes;
@@ -84,7 +85,10 @@ class TokenizerObject : public torch::CustomClassHolder {
             merges,
             {vocabulary.special_ids.begin(), vocabulary.special_ids.end()},
             vocabulary.split_digits,
-            vocabulary.lacks_bytes};
+            vocabulary.lacks_bytes,
+            name_of(vocabulary.pattern),
+            vocabulary.ignore_merges,
+            vocabulary.bos_id ? int64_t{*vocabulary.bos_id} : -1};
   }
   void save(std::string directory) { tokenizer_.save(directory); }
 
@@ -92,11 +96,10 @@ class TokenizerObject : public torch::CustomClassHolder {
   const Tokenizer tokenizer_;
 };
 
-c10::intrusive_ptr<TokenizerObject> make_tokenizer(const Tensor& bytes,
-                                                   std::vector<int64_t> lengths,
-                                                   std::vector<int64_t> merges,
-                                                   std::vector<int64_t> special_ids,
-                                                   bool split_digits, bool lacks_bytes) {
+c10::intrusive_ptr<TokenizerObject> make_tokenizer(
+    const Tensor& bytes, std::vector<int64_t> lengths, std::vector<int64_t> merges,
+    std::vector<int64_t> special_ids, bool split_digits, bool lacks_bytes, std::string pattern,
+    bool ignore_merges, int64_t bos_id) {
   int64_t left = bytes.numel();
   for (const int64_t length : lengths) {
     require(length >= 0, "[tokenizer] expected lengths of tokens of at least 0, got ", length);
@@ -120,6 +123,9 @@ c10::intrusive_ptr<TokenizerObject> make_tokenizer(const Tensor& bytes,
   vocabulary.special_ids.assign(special_ids.begin(), special_ids.end());
   vocabulary.split_digits = split_digits;
   vocabulary.lacks_bytes = lacks_bytes;
+  vocabulary.pattern = word_pattern_by_name(pattern);
+  vocabulary.ignore_merges = ignore_merges;
+  if (bos_id >= 0) vocabulary.bos_id = static_cast<uint32_t>(bos_id);
   return c10::make_intrusive<TokenizerObject>(Tokenizer(std::move(vocabulary)));
 }
 
@@ -130,10 +136,12 @@ c10::intrusive_ptr<TokenizerObject> load_tokenizer(std::string path) {
 c10::intrusive_ptr<TokenizerObject> train_tokenizer(std::vector<std::string> files,
                                                     int64_t vocab_size,
                                                     std::vector<std::string> special_tokens,
-                                                    bool split_digits, int64_t threads) {
+                                                    std::string pattern, bool split_digits,
+                                                    int64_t threads) {
   BpeOptions options;
   options.vocab_size = vocab_size;
   options.special_tokens = std::move(special_tokens);
+  options.pattern = word_pattern_by_name(pattern);
   options.split_digits = split_digits;
   options.threads = static_cast<int>(threads);
   options.progress = options.merge_progress = stop_if_wanted;

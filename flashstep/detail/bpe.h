@@ -1,4 +1,4 @@
-// The parts of a tokenizer: merge rules and special tokens.
+// The parts of a tokenizer: how words are found, merge rules and special tokens.
 #pragma once
 
 #include <array>
@@ -11,6 +11,15 @@
 #include <vector>
 
 namespace flashstep {
+
+// How text is cut into words (pre-tokens), across which nothing merges.
+enum class WordPattern {
+  kGpt2,  // GPT-2's
+  kGpt4,  // GPT-4's (cl100k_base), and Llama 3's: a number has three digits at most, a sign stands
+          // with the letters behind it, line ends with the signs before them
+};
+WordPattern word_pattern_by_name(const std::string& name);  // gpt2 or gpt4; UserError for others
+const char* name_of(WordPattern pattern);
 
 // The merge rules of a BPE vocabulary, and how they turn one word into tokens.
 

@@ -10,6 +10,16 @@
 
 namespace flashstep {
 
+// Llama 3's: rotary wavelengths above original_context / low_frequency_factor are stretched by
+// `factor`, those below original_context / high_frequency_factor are not, others in part.
+struct RopeScaling {
+  double factor = 1;  // 1: none is
+  double low_frequency_factor = 1, high_frequency_factor = 4;
+  int64_t original_context = 8192;  // of the training that did without
+  bool operator==(const RopeScaling&) const = default;
+  void visit(FieldVisitor& visitor);
+};
+
 // A size of 0 (and an empty `size`) means "not given": resolved() fills it in.
 struct ModelConfig {
   std::string size;            // one of model_size_names(), or empty
@@ -24,6 +34,7 @@ struct ModelConfig {
   int64_t document_end = -1;    // the token that ends a document: none sees beyond; -1: none does
   bool tie_embeddings = false;  // the head's weight is the token embedding's
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling = {};
   double norm_epsilon = 1e-5;
   std::string attention = "auto";  // one of attention_implementations()
 

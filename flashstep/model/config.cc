@@ -27,6 +27,16 @@ void fill(int64_t& field, int64_t value) {
 
 }  // namespace
 
+void RopeScaling::visit(FieldVisitor& v) {
+  v.field("factor", factor, {1.0, 1e6}, "by which long wavelengths are stretched (1: not)");
+  v.field("low_frequency_factor", low_frequency_factor, {1e-6, 1e6},
+          "wavelengths above original_context divided by it are stretched wholly");
+  v.field("high_frequency_factor", high_frequency_factor, {1e-6, 1e6},
+          "wavelengths below original_context divided by it are not stretched");
+  v.field("original_context", original_context, {1, int64_t{1} << 24},
+          "longest sequence of the training before, in tokens");
+}
+
 void ModelConfig::visit(FieldVisitor& v) {
   constexpr Range<int64_t> kDimension = {0, 1 << 20};
   std::vector<std::string> sizes = model_size_names();
@@ -49,6 +59,8 @@ void ModelConfig::visit(FieldVisitor& v) {
           "text.separate_documents sets it)");
   v.field("tie_embeddings", tie_embeddings, "one weight for the token embedding and the head");
   v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
+  v.section("rope_scaling", rope_scaling,
+            "Llama 3's stretching of rotary wavelengths, for sequences longer than trained on");
   v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");
   // No choices: a run that was trained with a GPU's kernels can be read without them.
   static const std::string kAttentionHelp =
@@ -108,6 +120,10 @@ ModelConfig resolved(const ModelConfig& given) {
   require(config.num_kv_heads >= 0 && config.num_heads % config.kv_heads() == 0,
           "[model] expected num_heads to be divisible by num_kv_heads, got num_heads ",
           config.num_heads, " and num_kv_heads ", config.num_kv_heads);
+  const RopeScaling& scaling = config.rope_scaling;
+  require(scaling.low_frequency_factor < scaling.high_frequency_factor,
+          "[model] expected rope_scaling.low_frequency_factor below high_frequency_factor, got ",
+          scaling.low_frequency_factor, " and ", scaling.high_frequency_factor);
   require(config.window >= 0, "[model] expected window >= 0, got ", config.window);
   require(config.document_end >= -1 && config.document_end < config.vocab_size,
           "[model] expected document_end to be a token below vocab_size ", config.vocab_size,

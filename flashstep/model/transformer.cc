@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <unordered_map>
 #include <utility>
 
@@ -30,6 +31,19 @@ void check_recompute(int64_t size, int64_t count) {
 // How many of `blocks` are computed again.
 int64_t recomputed(int64_t count, int64_t blocks) {
   return count == 0 ? blocks : std::min(count, blocks);
+}
+
+// By which a position turns the pairs of a head.
+at::Tensor frequencies_of(const ModelConfig& config) {
+  const at::Tensor frequencies = rotary_frequencies(config.head_dim(), config.rope_theta);
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.factor == 1) return frequencies;
+  constexpr double kTurn = 2 * std::numbers::pi;
+  const at::Tensor turns = frequencies * (static_cast<double>(scaling.original_context) / kTurn);
+  const at::Tensor kept = ((turns - scaling.low_frequency_factor) /
+                           (scaling.high_frequency_factor - scaling.low_frequency_factor))
+                              .clamp(0, 1);
+  return frequencies * ((1 - kept) / scaling.factor + kept);
 }
 
 }  // namespace
@@ -90,7 +104,7 @@ TransformerImpl::TransformerImpl(const ModelConfig& config, std::optional<uint64
   lm_head = register_module("lm_head", config_.tie_embeddings
                                            ? Linear(token_embeddings->weight)
                                            : Linear(config_.d_model, config_.vocab_size, options));
-  rotary_ = rotary_tables(config_.context_length, config_.head_dim(), config_.rope_theta);
+  rotary_ = rotary_tables(config_.context_length, frequencies_of(config_));
   if (seed) initialize(*seed);
 }
 

@@ -63,13 +63,20 @@ at::Tensor rope_pass(const at::Tensor& x_any, const at::Tensor& cos, const at::T
 
 }  // namespace internal
 
-RotaryTables rotary_tables(int64_t positions, int64_t head_dim, double theta) {
+at::Tensor rotary_frequencies(int64_t head_dim, double theta) {
   require(head_dim > 0 && head_dim % 2 == 0, "[rope] expected an even head_dim, got ", head_dim);
   require(theta > 0, "[rope] expected a theta above 0, got ", theta);
   const auto exponents = -at::arange(0, head_dim, 2, at::kFloat) / static_cast<double>(head_dim);
-  const auto frequencies = at::pow(theta, exponents);
+  return at::pow(theta, exponents);
+}
+
+RotaryTables rotary_tables(int64_t positions, const at::Tensor& frequencies) {
   const auto angles = at::outer(at::arange(positions, at::kFloat), frequencies);
   return {angles.cos(), angles.sin()};
+}
+
+RotaryTables rotary_tables(int64_t positions, int64_t head_dim, double theta) {
+  return rotary_tables(positions, rotary_frequencies(head_dim, theta));
 }
 
 at::Tensor rope_reference(const at::Tensor& x, const RotaryTables& tables) {

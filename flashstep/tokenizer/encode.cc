@@ -22,7 +22,7 @@ void Encoder::encode_words(std::string_view text, TokenBuffer& out) {
     }
     bool is_new;
     Span& span = cache_.find_or_insert(word, text_end, is_new);
-    if (is_new) span = merge_new_word(word);
+    if (is_new) span = span_of_new_word(word);
     // Most words have one or two tokens: both places are written, whatever the number, to spare a
     // branch.
     if (span.count <= 2) {
@@ -39,9 +39,8 @@ void Encoder::encode_words(std::string_view text, TokenBuffer& out) {
   });
 }
 
-Encoder::Span Encoder::merge_new_word(std::string_view word) {
-  load_bytes(word);
-  merger_.merge(tokens_, tokenizer_.rules());
+Encoder::Span Encoder::span_of_new_word(std::string_view word) {
+  tokenize(word);
   Span span{static_cast<uint32_t>(tokens_.size()), {}};
   if (tokens_.size() <= 2) {
     std::copy(tokens_.begin(), tokens_.end(), span.ids);
@@ -53,18 +52,24 @@ Encoder::Span Encoder::merge_new_word(std::string_view word) {
 }
 
 void Encoder::append_uncached(std::string_view word, TokenBuffer& out) {
-  load_bytes(word);
-  merger_.merge(tokens_, tokenizer_.rules());
+  tokenize(word);
   std::copy(tokens_.begin(), tokens_.end(), out.ids.get() + out.size);
   out.size += tokens_.size();
 }
 
-void Encoder::load_bytes(std::string_view word) {
+void Encoder::tokenize(std::string_view word) {
   tokens_.clear();
+  if (tokenizer_.vocabulary().ignore_merges) {
+    if (const auto id = tokenizer_.token_id(word)) {
+      tokens_.push_back(*id);
+      return;
+    }
+  }
   for (const char byte : word) {
     const uint32_t id = tokenizer_.byte_id(static_cast<uint8_t>(byte));
     if (id != Tokenizer::kNoToken) tokens_.push_back(id);
   }
+  merger_.merge(tokens_, tokenizer_.rules());
 }
 
 uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& texts,

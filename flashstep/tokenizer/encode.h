@@ -14,7 +14,8 @@ namespace flashstep {
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), scanner_(tokenizer.vocabulary().split_digits) {}
+      : tokenizer_(tokenizer),
+        scanner_(tokenizer.vocabulary().pattern, tokenizer.vocabulary().split_digits) {}
 
   // Appends the tokens of `text`, special tokens included.
   void encode(std::string_view text, TokenBuffer& out);
@@ -31,16 +32,16 @@ class Encoder {
   };
 
   void encode_words(std::string_view text, TokenBuffer& out);
-  Span merge_new_word(std::string_view word);
+  Span span_of_new_word(std::string_view word);
   void append_uncached(std::string_view word, TokenBuffer& out);
-  void load_bytes(std::string_view word);
+  void tokenize(std::string_view word);  // into tokens_
 
   const Tokenizer& tokenizer_;
   WordScanner scanner_;
   WordMerger merger_;
   WordTable<Span> cache_;
   std::vector<uint32_t> spans_;
-  std::vector<uint32_t> tokens_;  // of the word being merged
+  std::vector<uint32_t> tokens_;  // of one word
 };
 
 }  // namespace flashstep

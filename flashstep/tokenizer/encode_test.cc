@@ -62,7 +62,7 @@ Ids encode_naively(const Tokenizer& tokenizer, std::string_view text) {
   std::sort(specials.begin(), specials.end(),
             [](const auto& a, const auto& b) { return a.size() > b.size(); });
   Ids ids;
-  WordScanner scanner(tokenizer.vocabulary().split_digits);
+  WordScanner scanner(tokenizer.vocabulary().pattern, tokenizer.vocabulary().split_digits);
   std::string plain;
   const auto flush = [&] {
     scanner.for_each_word(plain, [&](std::string_view word) {
@@ -87,14 +87,16 @@ Ids encode_naively(const Tokenizer& tokenizer, std::string_view text) {
 }
 
 TEST_F(EncodeTest, EqualsTheDefinitionAndRoundTrips) {
-  Vocabulary with_digits = tokenizer_->vocabulary();
-  with_digits.split_digits = true;
-  Tokenizer split(with_digits);
+  Vocabulary vocabulary = tokenizer_->vocabulary();
+  vocabulary.split_digits = true;
+  Tokenizer split(vocabulary);
+  vocabulary.pattern = WordPattern::kGpt4;
+  Tokenizer of_gpt4(vocabulary);
   std::mt19937_64 random(2);
   for (int round = 0; round < 300; ++round) {
     std::string text = hard_text(random, random() % 60);
     if (round % 10 == 0) text += std::string(random() % 300, 'a') + text;  // words for the heap
-    for (Tokenizer* tokenizer : {tokenizer_.get(), &split}) {
+    for (Tokenizer* tokenizer : {tokenizer_.get(), &split, &of_gpt4}) {
       const Ids ids = tokenizer->encode(text);
       ASSERT_EQ(ids, encode_naively(*tokenizer, text)) << ::testing::PrintToString(text);
       ASSERT_EQ(tokenizer->decode(ids), text);

@@ -139,6 +139,64 @@ TEST_F(FilesTest, SplitDigitsAreAnotherTokenization) {
   }
 }
 
+TEST_F(FilesTest, ReadsAndWritesWhatLlama3Has) {
+  Vocabulary vocabulary = vocabulary_;
+  vocabulary.pattern = WordPattern::kGpt4;
+  vocabulary.ignore_merges = true;
+  vocabulary.bos_id = vocabulary.special_ids.front();
+  const std::string json = tokenizer_json(vocabulary);
+  expect_same(parse_tokenizer_json(json, "x"), vocabulary);
+  Vocabulary qwen2 = vocabulary;
+  qwen2.split_digits = true;
+  expect_same(parse_tokenizer_json(tokenizer_json(qwen2), "x"), qwen2);
+  EXPECT_NE(json.find(R"("pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?)"
+                      R"(\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|)"
+                      R"(\\s+(?!\\S)|\\s+"}, "behavior": "Isolated")"),
+            std::string::npos)
+      << json.substr(0, 3000);
+  std::vector<std::string> fingerprints;
+  for (const auto& change : std::vector<std::function<void(Vocabulary&)>>{
+           [](Vocabulary&) {}, [](Vocabulary& v) { v.pattern = WordPattern::kGpt2; },
+           [](Vocabulary& v) { v.ignore_merges = false; },
+           [](Vocabulary& v) { v.split_digits = true; }}) {
+    Vocabulary changed = vocabulary;
+    change(changed);
+    fingerprints.push_back(Tokenizer(changed).fingerprint());
+    EXPECT_EQ(std::count(fingerprints.begin(), fingerprints.end(), fingerprints.back()), 1);
+  }
+  const struct {
+    std::string from, to, named;
+  } kCases[] = {
+      {"{1,3}", "{1,2}", "GPT-4's words"},
+      {"\"Isolated\"", "\"Removed\"", "GPT-4's words"},
+      {"\"invert\": false", "\"invert\": true", "GPT-4's words"},
+      {"\"use_regex\": false", "\"use_regex\": true", "without use_regex"},
+      {"\"single\": [", "\"single\": [{\"Sequence\": {\"id\": \"A\"}}, ", "TemplateProcessing"},
+      {"\"single\": ", "\"single\": 1, \"other\": ", "TemplateProcessing"},
+      {"\"ids\": [", "\"ids\": [-1, ", "TemplateProcessing"},
+      {"\"ids\": [", "\"ids\": [], \"other\": [", "TemplateProcessing"},
+      {"\"ids\": [", "\"ids\": [0], \"other\": [", "special token as bos_id"},
+      {"\"processors\": [", "\"processors\": [{\"type\": \"Sequence\"}], \"other\": [", "Sequence"},
+      {"\"ignore_merges\": true", "\"ignore_merges\": 1", "ignore_merges"},
+  };
+  for (const auto& change : kCases) {
+    const std::string changed = replaced(json, change.from, change.to);
+    const std::string message = complaint([&] { parse_tokenizer_json(changed, "file.json"); });
+    EXPECT_NE(message.find(change.named), std::string::npos) << change.to << ": " << message;
+    EXPECT_NE(message.find("file.json"), std::string::npos) << message;
+  }
+}
+
+TEST_F(FilesTest, AWordThatIsATokenIgnoresMerges) {
+  const std::string json = R"({"model": {"ignore_merges": true, "merges": [["a", "b"]],
+      "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3, "abc": 4, "!": 5}},
+      "pre_tokenizer": {"type": "ByteLevel"}})";
+  const Tokenizer tokenizer(parse_tokenizer_json(json, "x"));
+  EXPECT_EQ(tokenizer.encode("abc!abcc"), (std::vector<uint32_t>{4, 5, 2, 3, 3}));
+  const Tokenizer merged(parse_tokenizer_json(replaced(json, "true", "false"), "x"));
+  EXPECT_EQ(merged.encode("abc"), (std::vector<uint32_t>{2, 3}));
+}
+
 // tokenizers leaves such bytes out, and merges what stands around them.
 TEST_F(FilesTest, BytesWithoutATokenAreLeftOut) {
   const std::string json = R"({"model": {"vocab": {"a": 0, "b": 1, "ab": 2, "<|end|>": 3},
@@ -178,7 +236,6 @@ TEST_F(FilesTest, RefusesByNameWhatIsNotThisTokenization) {
       {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", "truncation"},
       {"\"padding\": null", "\"padding\": {\"pad_id\": 0}", "padding"},
       {"\"byte_fallback\": false", "\"byte_fallback\": true", "byte_fallback"},
-      {"\"ignore_merges\": false", "\"ignore_merges\": true", "ignore_merges"},
       {"\"dropout\": null", "\"dropout\": 0.1", "dropout"},
       {"\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix"},
       {"\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"##\"",

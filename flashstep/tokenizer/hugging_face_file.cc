@@ -28,26 +28,84 @@ void refuse(const json& object, const char* key, const std::string& source) {
           name_of(value));
 }
 
-// GPT-2's words, or a sequence of two that splits digits first: whether it does.
-bool splits_digits(const json& pre_tokenizer, const std::string& source) {
+// As Llama 3's and Qwen 2's files have it.
+std::string gpt4_regex(bool split_digits) {
+  return str(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})",
+             split_digits ? "" : "{1,3}", R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+}
+
+bool is_split_by(const json& part, const std::string& regex) {
+  return member(part, "type") == "Split" && member(member(part, "pattern"), "Regex") == regex &&
+         member(part, "behavior") == "Isolated" &&
+         (member(part, "invert").is_null() || member(part, "invert") == false);
+}
+
+// ByteLevel, which finds GPT-2's words, or a sequence of that and what splits digits first; or a
+// sequence of what finds GPT-4's words and ByteLevel, which does not look for any then.
+void read_pre_tokenizer(const json& pre_tokenizer, const std::string& source,
+                        Vocabulary& vocabulary) {
   const bool is_sequence = member(pre_tokenizer, "type") == "Sequence";
   const json& parts = member(pre_tokenizer, "pretokenizers");
   if (is_sequence) {
-    const bool is_ours = parts.is_array() && parts.size() == 2 &&
-                         member(parts[0], "type") == "Digits" &&
-                         member(parts[0], "individual_digits") == true;
-    require(is_ours, "[", source,
-            "] expected the pre_tokenizer ByteLevel, or a Sequence of Digits ",
-            "with individual_digits and ByteLevel, got ", name_of(parts));
+    const json& first = parts.is_array() && parts.size() == 2 ? parts[0] : parts;
+    const json& pattern = member(first, "pattern");
+    const bool splits_digits =
+        member(first, "type") == "Digits" && member(first, "individual_digits") == true;
+    vocabulary.split_digits = splits_digits || is_split_by(first, gpt4_regex(true));
+    const bool is_gpt4 = is_split_by(first, gpt4_regex(vocabulary.split_digits));
+    if (is_gpt4) vocabulary.pattern = WordPattern::kGpt4;
+    require(
+        is_gpt4 || splits_digits, "[", source,
+        "] expected the pre_tokenizer ByteLevel, or a Sequence of Digits with individual_digits, ",
+        "or of a Split into GPT-4's words (with \\p{N}{1,3} or \\p{N}), and ByteLevel, got ",
+        name_of(pattern.is_null() ? first : pattern));
   }
   const json& byte_level = is_sequence ? parts[1] : pre_tokenizer;
   require(member(byte_level, "type") == "ByteLevel", "[", source,
           "] expected the pre_tokenizer ByteLevel, got ", name_of(byte_level));
   refuse(byte_level, "add_prefix_space", source);
   const json& use_regex = member(byte_level, "use_regex");
-  require(use_regex.is_null() || use_regex == true, "[", source,
-          "] expected a ByteLevel pre_tokenizer with use_regex");
-  return is_sequence;
+  if (vocabulary.pattern == WordPattern::kGpt4) {
+    require(use_regex == false, "[", source,
+            "] expected a ByteLevel pre_tokenizer without use_regex behind a Split");
+  } else {
+    require(use_regex.is_null() || use_regex == true, "[", source,
+            "] expected a ByteLevel pre_tokenizer with use_regex");
+  }
+}
+
+// [{"SpecialToken": {"id": bos}}, {"Sequence": {"id": "A"}}]: the id of a token before each text.
+uint32_t token_before(const json& processor, const std::string& source) {
+  const json& single = member(processor, "single");
+  const bool is_pair = single.is_array() && single.size() == 2;
+  const json& token = is_pair ? member(member(single[0], "SpecialToken"), "id") : single;
+  const json& ids = token.is_string() ? member(member(member(processor, "special_tokens"),
+                                                      token.get_ref<const std::string&>().c_str()),
+                                               "ids")
+                                      : token;
+  require(is_pair && member(member(single[1], "Sequence"), "id") == "A" && ids.is_array() &&
+              ids.size() == 1 && ids[0].is_number_unsigned() && ids[0].get<uint64_t>() < 0xFFFFFFFF,
+          "[", source, "] expected the post_processor TemplateProcessing to put one special token ",
+          "before a text, got ", name_of(single));
+  return ids[0].get<uint32_t>();
+}
+
+// ByteLevel changes offsets, not ids.
+void read_post_processor(const json& processor, const std::string& source, Vocabulary& vocabulary) {
+  if (processor.is_null() || member(processor, "type") == "ByteLevel") return;
+  if (member(processor, "type") == "TemplateProcessing") {
+    vocabulary.bos_id = token_before(processor, source);
+    return;
+  }
+  const json& parts = member(processor, "processors");
+  require(member(processor, "type") == "Sequence" && parts.is_array() && parts.size() <= 2, "[",
+          source, "] expected no post_processor but ByteLevel and TemplateProcessing, got ",
+          name_of(processor));
+  for (const json& part : parts) {
+    require(member(part, "type") != "Sequence", "[", source,
+            "] expected no Sequence within a Sequence of post_processors");
+    read_post_processor(part, source, vocabulary);
+  }
 }
 
 void check_kind(const json& file, const std::string& source) {
@@ -57,16 +115,20 @@ void check_kind(const json& file, const std::string& source) {
   require(member(model, "type").is_null() || member(model, "type") == "BPE", "[", source,
           "] expected a model of type BPE, got ", name_of(model));
   for (const char* key : {"normalizer", "truncation", "padding"}) refuse(file, key, source);
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                          "byte_fallback", "ignore_merges"}) {
+  for (const char* key :
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
     refuse(model, key, source);
   }
-  // These two change offsets and decoding, not ids.
-  for (const char* key : {"post_processor", "decoder"}) {
-    const json& part = member(file, key);
-    require(part.is_null() || member(part, "type") == "ByteLevel", "[", source, "] expected no ",
-            key, " but ByteLevel, got ", name_of(part));
-  }
+  const json& decoder = member(file, "decoder");
+  require(decoder.is_null() || member(decoder, "type") == "ByteLevel", "[", source,
+          "] expected no decoder but ByteLevel, got ", name_of(decoder));
+}
+
+bool read_ignore_merges(const json& model, const std::string& source) {
+  const json& value = member(model, "ignore_merges");
+  require(value.is_null() || value.is_boolean(), "[", source,
+          "] expected ignore_merges to be true or false, got ", name_of(value));
+  return value == true;
 }
 
 // Whether a text may hold both, `inner` from within `outer` on. From its beginning the longer one
@@ -139,7 +201,9 @@ Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source
   const json file = internal::parse_json(text, source);
   check_kind(file, source);
   Vocabulary vocabulary;
-  vocabulary.split_digits = splits_digits(member(file, "pre_tokenizer"), source);
+  read_pre_tokenizer(member(file, "pre_tokenizer"), source, vocabulary);
+  read_post_processor(member(file, "post_processor"), source, vocabulary);
+  vocabulary.ignore_merges = read_ignore_merges(file["model"], source);
   const auto added = read_added_tokens(member(file, "added_tokens"), source);
   const auto spellings = internal::spellings_by_id(member(file["model"], "vocab"), added, source);
   int single_bytes = 0;
@@ -168,6 +232,42 @@ Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source
   return vocabulary;
 }
 
+namespace {
+
+std::string byte_level_json(bool trim_offsets, bool use_regex) {
+  return str("{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": ",
+             trim_offsets ? "true" : "false", ", \"use_regex\": ", use_regex ? "true" : "false",
+             "}");
+}
+
+std::string pre_tokenizer_json(const Vocabulary& vocabulary) {
+  const bool is_gpt4 = vocabulary.pattern == WordPattern::kGpt4;
+  const std::string byte_level = byte_level_json(true, /*use_regex=*/!is_gpt4);
+  if (!is_gpt4 && !vocabulary.split_digits) return byte_level;
+  const std::string first = is_gpt4
+                                ? str("{\"type\": \"Split\", \"pattern\": {\"Regex\": ",
+                                      internal::json_string(gpt4_regex(vocabulary.split_digits)),
+                                      "}, \"behavior\": \"Isolated\", \"invert\": false}")
+                                : "{\"type\": \"Digits\", \"individual_digits\": true}";
+  return str("{\"type\": \"Sequence\", \"pretokenizers\": [", first, ", ", byte_level, "]}");
+}
+
+std::string post_processor_json(const Vocabulary& vocabulary) {
+  const std::string byte_level = byte_level_json(/*trim_offsets=*/false, true);
+  if (!vocabulary.bos_id) return byte_level;
+  const std::string bos = internal::json_string(vocabulary.tokens[*vocabulary.bos_id]);
+  const auto text = [&](const char* sequence, int type) {
+    return str("{\"SpecialToken\": {\"id\": ", bos, ", \"type_id\": ", type,
+               "}}, {\"Sequence\": {\"id\": \"", sequence, "\", \"type_id\": ", type, "}}");
+  };
+  return str("{\"type\": \"Sequence\", \"processors\": [", byte_level,
+             ", {\"type\": \"TemplateProcessing\", \"single\": [", text("A", 0), "], \"pair\": [",
+             text("A", 0), ", ", text("B", 1), "], \"special_tokens\": {", bos, ": {\"id\": ", bos,
+             ", \"ids\": [", *vocabulary.bos_id, "], \"tokens\": [", bos, "]}}}]}");
+}
+
+}  // namespace
+
 std::string tokenizer_json(const Vocabulary& vocabulary) {
   std::string out = "{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n";
   out += "\"added_tokens\": [";
@@ -178,20 +278,14 @@ std::string tokenizer_json(const Vocabulary& vocabulary) {
                "\"normalized\": false, \"special\": true}");
   }
   out += "],\n\"normalizer\": null,\n";
-  for (const std::string_view part : {"pre_tokenizer", "post_processor", "decoder"}) {
-    const bool splits = part == "pre_tokenizer" && vocabulary.split_digits;
-    out += str("\"", part, "\": ",
-               splits ? "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
-                        "\"individual_digits\": true}, "
-                      : "",
-               "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": ",
-               part == "post_processor" ? "false" : "true", ", \"use_regex\": true}",
-               splits ? "]}" : "", ",\n");
-  }
   out +=
-      "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-      "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
-      "\"byte_fallback\": false, \"ignore_merges\": false,\n\"vocab\": ";
+      str("\"pre_tokenizer\": ", pre_tokenizer_json(vocabulary),
+          ",\n\"post_processor\": ", post_processor_json(vocabulary),
+          ",\n\"decoder\": ", byte_level_json(true, true), ",\n",
+          "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+          "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
+          "\"byte_fallback\": false, \"ignore_merges\": ",
+          vocabulary.ignore_merges ? "true" : "false", ",\n\"vocab\": ");
   out += internal::vocab_object(vocabulary, "\n") + ",\n\"merges\": [";
   for (size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
     const auto& [left, right] = vocabulary.merges[rank];

@@ -1,4 +1,4 @@
-// The scanner against PCRE2 with GPT-2's pattern. Debian's PCRE2 has Unicode 14: code points that
+// The scanner against PCRE2 with the patterns. Debian's PCRE2 has Unicode 14: code points that
 // it does not know yet, or files differently, are left out.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -52,8 +52,10 @@ class Regex {
   pcre2_match_data* match_;
 };
 
-constexpr const char* kPattern =
+constexpr const char* kGpt2 =
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kGpt4 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+                              R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 std::string utf8(uint32_t c) {
   if (c < 0x80) return {static_cast<char>(c)};
@@ -90,8 +92,8 @@ TEST(Pcre2, SameClassesAndWords) {
   const std::vector<uint32_t> agreed = agreed_code_points(assigned_but_different);
   EXPECT_LE(assigned_but_different, 1u) << "only U+180E may differ among assigned code points";
   EXPECT_GT(agreed.size(), 0x110000u - 2048 - 30'000);
-  Regex pattern(kPattern);
-  WordScanner scanner;
+  Regex gpt2(kGpt2), gpt4(kGpt4);
+  WordScanner scan_gpt2, scan_gpt4(WordPattern::kGpt4);
   std::mt19937_64 random(1);
   for (int round = 0; round < 5'000; ++round) {
     std::string text;
@@ -102,9 +104,11 @@ TEST(Pcre2, SameClassesAndWords) {
               : random() % 2 == 0                 ? utf8(agreed[random() % 0x3000])
                                                   : utf8(agreed[random() % agreed.size()]);
     }
-    std::vector<std::string> words;
-    scanner.for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
-    ASSERT_EQ(words, pattern.find_all(text)) << ::testing::PrintToString(text);
+    for (auto [scanner, pattern] : {std::pair(&scan_gpt2, &gpt2), std::pair(&scan_gpt4, &gpt4)}) {
+      std::vector<std::string> words;
+      scanner->for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
+      ASSERT_EQ(words, pattern->find_all(text)) << ::testing::PrintToString(text);
+    }
   }
 }
 

@@ -17,10 +17,14 @@ except ImportError as error:
     sys.exit(77)
 
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
-PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# GPT-2's, GPT-4's (cl100k_base, also Llama 3's), and that with single digits (Qwen 2's).
+GPT4 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+")
+PATTERNS = {"gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", "gpt4": GPT4,
+            "qwen2": GPT4.replace("{1,3}", "")}
 END = "<|endoftext|>"
 SPECIALS = [END, "<|end|>", "<|end", "<|end|><|end|>", "\n\n\n", "<|漢 字|>"]
-PIECES = ["a", "The", " cat", "don't", "'LL", "'ll", "'s", "ß", "é", "e\u0301", "漢字", "字", "ไทย", "हिन्दी",
+PIECES = ["a", "The", " cat", "don't", "'LL", "'ll", "'s", "'\u017f", "(x", "\n  ", " \n", "12345", "ß", "é", "e\u0301", "漢字", "字", "ไทย", "हिन्दी",
           "👩‍👩‍👧‍👦", "🇩🇪", "😀", "\u200d", "1", "²", "½", "Ⅷ", "٣", "0x1F", "!", "...", "'", "''", " ", "  ", "\t",
           " " * 70, "\n", "\r\n", "\u00a0", "\u3000", "\u2003\u2003", "\u1680", "\u0085", "\u200b", "\x00", "\x01",
           "\x1c", "\x7f", "\u180e", "\ufeff", "\ufffd", "\U0010ffff", "<|", "|>", "_", "def f(x):\n    return x"]
@@ -50,7 +54,23 @@ class Ours:
             return numpy.load(f"{work}/ids.npy").tolist()
 
 
-def as_tiktoken(folder, specials):
+def pre_tokenizer(kind):
+    """tokenizers' for gpt2, digits (split ones before GPT-2's words), gpt4 or qwen2."""
+    parts = tokenizers.pre_tokenizers
+    words = parts.ByteLevel(add_prefix_space=False, use_regex=kind in ("gpt2", "digits"))
+    if kind == "gpt2":
+        return words
+    if kind == "digits":
+        return parts.Sequence([parts.Digits(individual_digits=True), words])
+    return parts.Sequence([parts.Split(tokenizers.Regex(PATTERNS[kind]), "isolated"), words])
+
+
+def options_of(kind):
+    return {"gpt2": [], "digits": ["--split-digits"], "gpt4": ["--pattern", "gpt4"],
+            "qwen2": ["--pattern", "gpt4", "--split-digits"]}[kind]
+
+
+def as_tiktoken(folder, specials, kind):
     """tiktoken's own reader of GPT-2 files, with `specials` of ours."""
     with open(f"{folder}/vocab.json", encoding="utf-8") as file:
         vocab = json.load(file)
@@ -60,7 +80,7 @@ def as_tiktoken(folder, specials):
             json.dump(plain, file)
         os.environ["TIKTOKEN_CACHE_DIR"] = ""
         ranks = data_gym_to_mergeable_bpe_ranks(f"{folder}/merges.txt", f"{work}/vocab.json")
-    return tiktoken.Encoding("ours", pat_str=PATTERN, mergeable_ranks=ranks,
+    return tiktoken.Encoding("ours", pat_str=PATTERNS[kind], mergeable_ranks=ranks,
                              special_tokens={token: vocab[token] for token in specials})
 
 
@@ -68,22 +88,23 @@ def hard_text(rng, pieces, specials):
     return "".join(rng.choice(PIECES + specials) for _ in range(pieces))
 
 
-def train(work, rng):
+def train(work, rng, kind):
     with open(f"{work}/train.txt", "w", encoding="utf-8", newline="") as file:
         file.write(hard_text(rng, 20_000, SPECIALS))
     arguments = [word for token in SPECIALS for word in ("--special-token", token)]
-    flashstep("tokenizer", "train", f"{work}/train.txt", "--vocab-size", 1500, "--out", f"{work}/ours", *arguments)
-    return f"{work}/ours"
+    flashstep("tokenizer", "train", f"{work}/train.txt", "--vocab-size", 1500, "--out", f"{work}/{kind}", *arguments,
+              *options_of(kind))
+    return f"{work}/{kind}"
 
 
-def check_hard_text(work, rng):
-    folder = train(work, rng)
+def check_hard_text(work, rng, kind):
+    folder = train(work, rng, kind)
     ours = Ours(folder)
     whole = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
     parts = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt"))
-    parts.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    parts.pre_tokenizer = pre_tokenizer(kind)
     # tiktoken tries special tokens in no promised order, so it gets only one of those that overlap.
-    tik = as_tiktoken(folder, [END])
+    tik = as_tiktoken(folder, [END], kind)
     for length in (1, 2, 3, 100, 20_000):
         text = hard_text(rng, length, SPECIALS)
         ids = ours.encode(text)
@@ -99,29 +120,51 @@ def check_hard_text(work, rng):
         assert ours.encode(text) == tik.encode(text, allowed_special={END}), f"tiktoken differs on {text!r}"
 
 
-def check_their_file(work, rng, split_digits, alphabet):
+def check_their_file(work, rng, kind, alphabet):
     """A tokenizer.json trained and written by tokenizers, with its own order of ids. Without the whole alphabet bytes
     that its text does not have are left out."""
     peer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    words = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    digits = tokenizers.pre_tokenizers.Digits(individual_digits=True)
-    peer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([digits, words]) if split_digits else words
+    peer.pre_tokenizer = pre_tokenizer(kind)
     peer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=1200, special_tokens=SPECIALS, show_progress=False,
                                              initial_alphabet=alphabet)
     peer.train([f"{work}/train.txt"], trainer)
+    if kind == "gpt4":  # as Llama 3's
+        bos = peer.token_to_id("<|end|>")
+        peer.post_processor = tokenizers.processors.Sequence([
+            tokenizers.processors.ByteLevel(trim_offsets=False),
+            tokenizers.processors.TemplateProcessing(single="<|end|> $A", pair="<|end|> $A <|end|>:1 $B:1",
+                                                     special_tokens=[("<|end|>", bos)])])
     peer.save(f"{work}/theirs.json")
+    if kind == "gpt4":
+        check_ignored_merges(work, rng)
     text = hard_text(rng, 20_000, SPECIALS)
     ours = Ours(f"{work}/theirs.json")
-    assert ours.encode(text) == peer.encode(text).ids
+    assert ours.encode(text) == peer.encode(text, add_special_tokens=False).ids
     if not alphabet:
         text = text.replace("a", "\U000F1234a").replace("c", "\x05c")
         assert ours.encode(text, is_whole=False) == peer.encode(text).ids
         return
-    flashstep("tokenizer", "train", f"{work}/train.txt", "--vocab-size", 1500, "--out", f"{work}/digits",
-              *(["--split-digits"] if split_digits else []))
-    ids = Ours(f"{work}/digits").encode(text)
-    assert ids == tokenizers.Tokenizer.from_file(f"{work}/digits/tokenizer.json").encode(text).ids
+    flashstep("tokenizer", "train", f"{work}/train.txt", "--vocab-size", 1500, "--out", f"{work}/plain",
+              *options_of(kind))
+    ids = Ours(f"{work}/plain").encode(text)
+    assert ids == tokenizers.Tokenizer.from_file(f"{work}/plain/tokenizer.json").encode(text).ids
+
+
+def check_ignored_merges(work, rng):
+    """As Llama 3's: words that are tokens are not merged. Without some merges more of them show it."""
+    with open(f"{work}/theirs.json", encoding="utf-8") as file:
+        content = json.load(file)
+    content["model"]["ignore_merges"] = True
+    content["model"]["merges"] = content["model"]["merges"][::2]
+    with open(f"{work}/ignoring.json", "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    peer = tokenizers.Tokenizer.from_file(f"{work}/ignoring.json")
+    text = hard_text(rng, 20_000, SPECIALS)
+    ids = Ours(f"{work}/ignoring.json").encode(text)
+    assert ids == peer.encode(text, add_special_tokens=False).ids
+    peer.model.ignore_merges = False
+    assert ids != peer.encode(text, add_special_tokens=False).ids, "no word shows it"
 
 
 def check_every_code_point(work):
@@ -139,28 +182,23 @@ def check_every_code_point(work):
     with open(f"{folder}/merges.txt", "w", encoding="utf-8") as file:
         file.write("#version: 0.2\n" + "".join(f"{alphabet[a]} {alphabet[b]}\n" for a, b in pairs))
     points = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    texts = ["".join(f"x{c}1{c}!{c}" for c in points[i:i + 4096]) + "\n" for i in range(0, len(points), 4096)]
-    ours = Ours(folder).encode("".join(texts))
-    # Each text ends in a byte that nothing merges with: their ids, joined, are those of the whole.
+    # Each text ends in a byte that is a word in any: their ids, joined, are those of the whole.
+    texts = ["".join(f"x{c}1{c}!{c}1'{c}x" for c in points[i:i + 4096]) + "\n" for i in range(0, len(points), 4096)]
+    # With split digits tokenizers finds Unicode 17's, too: those are left out.
+    newer = str.maketrans({code: "y" for code in [*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)]})
     peer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt"))
-    peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    ids = [id for encoding in peer.encode_batch(texts) for id in encoding.ids]
-    assert ours == ids, "tokenizers sees another class for some code point"
-    ids = [id for part in as_tiktoken(folder, []).encode_ordinary_batch(texts, num_threads=2) for id in part]
-    assert ours == ids, "tiktoken sees another class for some code point"
-    check_digits(folder, texts, peer)
-
-
-def check_digits(folder, texts, peer):
-    """The same with split digits, of which tokenizers finds Unicode 17's too: those are left out."""
-    digits = tokenizers.pre_tokenizers.Digits(individual_digits=True)
-    peer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([digits, peer.pre_tokenizer])
-    peer.save(f"{folder}/tokenizer.json")
-    newer = [*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)]
-    for code in newer:
-        texts = [text.replace(chr(code), "y") for text in texts]
-    ids = [id for encoding in peer.encode_batch(texts) for id in encoding.ids]
-    assert Ours(folder).encode("".join(texts)) == ids, "tokenizers sees another digit for some code point"
+    for kind in ("gpt2", "digits", "gpt4"):
+        known = {"digits": [text.translate(newer) for text in texts], "gpt4": texts[:48]}.get(kind, texts)  # to U+2FFFF
+        peer.pre_tokenizer = pre_tokenizer(kind)
+        peer.save(f"{folder}/tokenizer.json")
+        ours = Ours(folder).encode("".join(known))
+        ids = [id for encoding in peer.encode_batch(known) for id in encoding.ids]
+        assert ours == ids, f"{kind}: tokenizers sees another class for some code point"
+        if kind == "digits":
+            continue
+        tik = as_tiktoken(folder, [], kind)
+        ids = [id for part in tik.encode_ordinary_batch(known, num_threads=2) for id in part]
+        assert ours == ids, f"{kind}: tiktoken sees another class for some code point"
 
 
 def bytes_in_order():
@@ -174,7 +212,7 @@ def as_bytes_alphabet():
 
 
 def check_any_bytes(work, rng):
-    ours = Ours(f"{work}/ours")
+    ours = Ours(f"{work}/gpt4")
     for length in (1, 10, 100_000):
         ours.encode(bytes(rng.randrange(256) for _ in range(length)))
 
@@ -182,11 +220,12 @@ def check_any_bytes(work, rng):
 def main():
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as work:
-        check_hard_text(work, rng)
+        for kind in PATTERNS:
+            check_hard_text(work, rng, kind)
         alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-        for split_digits in (False, True):
-            check_their_file(work, rng, split_digits, alphabet)
-        check_their_file(work, rng, True, [])
+        for kind in ("gpt2", "digits", "gpt4", "qwen2"):
+            check_their_file(work, rng, kind, alphabet)
+        check_their_file(work, rng, "digits", [])
         check_any_bytes(work, rng)
         check_every_code_point(work)
     print(f"the same ids as tokenizers {tokenizers.__version__} and tiktoken {tiktoken.__version__}")

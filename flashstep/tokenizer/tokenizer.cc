@@ -60,6 +60,10 @@ std::optional<uint32_t> Tokenizer::token_id(std::string_view token) const {
   return found->second;
 }
 
+std::string Tokenizer::bos_token() const {
+  return vocabulary_.bos_id ? vocabulary_.tokens[*vocabulary_.bos_id] : "";
+}
+
 int64_t Tokenizer::missing_bytes() const {
   return std::count(byte_ids_.begin(), byte_ids_.end(), kNoToken);
 }
@@ -74,7 +78,10 @@ std::string Tokenizer::fingerprint() const {
   }
   for (const auto& [left, right] : vocabulary_.merges) add_number(uint64_t{left} << 32 | right);
   for (const uint32_t id : vocabulary_.special_ids) add_number(id);
+  // Tokenizers that are older than these have the fingerprints that they had.
   if (vocabulary_.split_digits) hasher.update("split_digits");
+  if (vocabulary_.pattern != WordPattern::kGpt2) hasher.update(name_of(vocabulary_.pattern));
+  if (vocabulary_.ignore_merges) hasher.update("ignore_merges");
   return hasher.hex();
 }
 

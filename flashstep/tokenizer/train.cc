@@ -25,7 +25,8 @@ WordCounts count_words(ChunkReader& reader, const SpecialTokens& specials,
                        const BpeOptions& options) {
   const int threads = thread_count(options.threads);
   std::vector<Counter> counters(static_cast<size_t>(threads));
-  for (Counter& counter : counters) counter.scanner = WordScanner(options.split_digits);
+  for (Counter& counter : counters)
+    counter.scanner = WordScanner(options.pattern, options.split_digits);
   process_chunks(
       reader, threads,
       [&](int worker, std::string_view chunk, TokenBuffer&) {
@@ -99,6 +100,7 @@ Tokenizer train_bpe(const std::vector<std::filesystem::path>& texts, const BpeOp
   words = WordCounts();
   Vocabulary vocabulary = lay_out(learner.learn(options.vocab_size - base, options.merge_progress),
                                   options.special_tokens);
+  vocabulary.pattern = options.pattern;
   vocabulary.split_digits = options.split_digits;
   return Tokenizer(std::move(vocabulary), "tokenizer train");
 }

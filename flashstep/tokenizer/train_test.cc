@@ -39,12 +39,12 @@ using Merges = std::vector<std::pair<Token, Token>>;
 
 // The definition: all pairs are counted anew before every merge.
 Merges train_naively(const std::vector<std::string>& texts, size_t merges,
-                     const std::vector<std::string>& special_tokens, bool split_digits = false) {
+                     const std::vector<std::string>& special_tokens,
+                     WordScanner scanner = WordScanner()) {
   std::vector<SpecialTokens::Token> tokens;
   for (const auto& text : special_tokens) tokens.push_back({text, 0});
   const SpecialTokens specials(tokens);
   std::map<std::vector<Token>, uint64_t> words;
-  WordScanner scanner(split_digits);
   const auto count_words = [&](std::string_view text) {
     scanner.for_each_word(text, [&](std::string_view word) {
       std::vector<Token> symbols;
@@ -129,9 +129,10 @@ TEST_F(TrainTest, EqualsTheNaiveTrainerOnHardText) {
     options.threads = 1 + round % 3;
     options.chunk_bytes = 1 + random() % 256;
     options.split_digits = round % 4 == 0;
+    if (round % 3 == 0) options.pattern = WordPattern::kGpt4;
     const Tokenizer trained = train_bpe({write(texts[0]), write(texts[1], "b.txt")}, options);
-    ASSERT_EQ(merges_of(trained),
-              train_naively(texts, 80, options.special_tokens, options.split_digits))
+    ASSERT_EQ(merges_of(trained), train_naively(texts, 80, options.special_tokens,
+                                                WordScanner(options.pattern, options.split_digits)))
         << round;
   }
 }

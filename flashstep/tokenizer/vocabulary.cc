@@ -60,6 +60,10 @@ void check_vocabulary(const Vocabulary& vocabulary, const std::string& source) {
     specials.push_back(vocabulary.tokens[id]);
   }
   check_special_tokens(specials, source);
+  const auto& ids = vocabulary.special_ids;
+  require(!vocabulary.bos_id || std::binary_search(ids.begin(), ids.end(), *vocabulary.bos_id), "[",
+          source, "] expected the id of a special token as bos_id, got ",
+          vocabulary.bos_id.value_or(0));
 }
 
 Vocabulary read_vocabulary(const fs::path& path) {

@@ -19,9 +19,18 @@ Words scan(WordScanner& scanner, std::string_view text) {
   return words;
 }
 
-Words scan(std::string_view text, bool split_digits = false) {
-  WordScanner scanner(split_digits);
+struct Kind {
+  WordPattern pattern = WordPattern::kGpt2;
+  bool split_digits = false;
+};
+
+Words scan(std::string_view text, Kind kind = {}) {
+  WordScanner scanner(kind.pattern, kind.split_digits);
   return scan(scanner, text);
+}
+
+Words reference(std::string_view text, Kind kind) {
+  return Pattern(text, kind.pattern, kind.split_digits).words();
 }
 
 TEST(Words, KnownExamples) {
@@ -43,23 +52,44 @@ TEST(Words, MalformedBytesAreNeitherLetterNumberNorSpace) {
 }
 
 TEST(Words, OfSplitDigits) {
-  EXPECT_EQ(scan("a1b22 \t 3   ", true), (Words{"a", "1", "b", "2", "2", " \t ", "3", "   "}));
-  EXPECT_EQ(scan("in 1984's", true), (Words{"in", " ", "1", "9", "8", "4", "'s"}));
-  EXPECT_EQ(scan("x\u3000\u3000\u0663\u00bd y", true),
+  const Kind kind{WordPattern::kGpt2, true};
+  EXPECT_EQ(scan("a1b22 \t 3   ", kind), (Words{"a", "1", "b", "2", "2", " \t ", "3", "   "}));
+  EXPECT_EQ(scan("in 1984's", kind), (Words{"in", " ", "1", "9", "8", "4", "'s"}));
+  EXPECT_EQ(scan("x\u3000\u3000\u0663\u00bd y", kind),
             (Words{"x", "\u3000\u3000", "\u0663", "\u00bd", " y"}));
 }
 
-// Without and with split digits.
-class WordsOfPattern : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(SplitDigits, WordsOfPattern, ::testing::Bool());
+TEST(Words, OfGpt4) {
+  const Kind kind{WordPattern::kGpt4};
+  EXPECT_EQ(scan("Hello, world's  best\n\n text", kind),
+            (Words{"Hello", ",", " world", "'s", " ", " best", "\n\n", " text"}));
+  EXPECT_EQ(
+      scan("it'LL we'vex 'tis ''s x'lx 'S", kind),
+      (Words{"it", "'LL", " we", "'ve", "x", " '", "tis", " ''", "s", " x", "'lx", " '", "S"}));
+  EXPECT_EQ(scan("a1b22345678 \t 3   ", kind),
+            (Words{"a", "1", "b", "223", "456", "78", " \t", " ", "3", "   "}));
+  EXPECT_EQ(scan("f(x);\n\n  \n\tif (\"y\") {\r\n    return;\n}", kind),
+            (Words{"f", "(x", ");\n\n", "  \n", "\tif", " (\"", "y", "\")", " {\r\n", "   ",
+                   " return", ";\n", "}"}));
+  EXPECT_EQ(scan("\t!a \u2014a\u2014a\u3000b \n  ", kind),
+            (Words{"\t", "!a", " \u2014", "a", "\u2014a", "\u3000b", " \n", "  "}));
+  EXPECT_EQ(scan("1234", {WordPattern::kGpt4, true}), (Words{"1", "2", "3", "4"}));
+  EXPECT_EQ(scan("a  1", {WordPattern::kGpt4, true}), (Words{"a", " ", " ", "1"}));
+}
+
+class WordsOfPattern : public ::testing::TestWithParam<Kind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, WordsOfPattern,
+                         ::testing::Values(Kind{WordPattern::kGpt2, false},
+                                           Kind{WordPattern::kGpt2, true},
+                                           Kind{WordPattern::kGpt4, false},
+                                           Kind{WordPattern::kGpt4, true}));
 
 TEST_P(WordsOfPattern, AgreeOnHardText) {
   std::mt19937_64 random(1);
-  WordScanner scanner(GetParam());
+  WordScanner scanner(GetParam().pattern, GetParam().split_digits);
   for (int round = 0; round < 20'000; ++round) {
     const std::string text = hard_text(random, random() % 40);
-    ASSERT_EQ(scan(scanner, text), Pattern(text, GetParam()).words())
-        << ::testing::PrintToString(text);
+    ASSERT_EQ(scan(scanner, text), reference(text, GetParam())) << ::testing::PrintToString(text);
   }
 }
 
@@ -67,7 +97,7 @@ TEST_P(WordsOfPattern, AgreeAcrossWindows) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 20; ++round) {
     const std::string text = hard_text(random, 20'000 + random() % 20'000);
-    ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words()) << "round " << round;
+    ASSERT_EQ(scan(text, GetParam()), reference(text, GetParam())) << "round " << round;
   }
 }
 
@@ -76,7 +106,7 @@ TEST_P(WordsOfPattern, LongerThanTheWindow) {
   for (const size_t length : {window - 9, window - 8, window - 1, window, window + 1, 5 * window}) {
     for (const char filler : {'a', ' ', '\n', '.', '\xff', '5'}) {
       const std::string text = "x " + std::string(length, filler) + "'s y";
-      ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words())
+      ASSERT_EQ(scan(text, GetParam()), reference(text, GetParam()))
           << length << " of " << int{filler};
     }
   }
@@ -99,7 +129,7 @@ TEST_P(WordsOfPattern, OfEveryCodePointInEveryNeighbourhood) {
     ASSERT_EQ(decode_char(encoded).code_point, c);
     for (const char* before : {"x", "1", "!", " ", "\n"}) text += before + encoded;
   }
-  ASSERT_EQ(scan(text, GetParam()), Pattern(text, GetParam()).words());
+  ASSERT_EQ(scan(text, GetParam()), reference(text, GetParam()));
 }
 
 TEST_P(WordsOfPattern, AreTheSameAroundACut) {

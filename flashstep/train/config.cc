@@ -59,7 +59,7 @@ bool may_be_respelled(const std::string& path, const Config& saved, const Config
   if (path == "tokenizer.path") return !now.tokenizer.path.empty();
   // Of how one is trained, where none is.
   if (path == "tokenizer.vocab_size" || path == "tokenizer.special_tokens" ||
-      path == "tokenizer.split_digits")
+      path == "tokenizer.pattern" || path == "tokenizer.split_digits")
     return are_paths(saved.tokenizer.path, now.tokenizer.path);
   const bool is_of_stories = path == "text.stories_seed" || path == "text.stories_megabytes";
   return is_of_stories && now.text.source != "stories";
@@ -99,6 +99,9 @@ void TokenizerConfig::visit(FieldVisitor& v) {
   v.field("vocab_size", vocab_size, {256, 4'000'000},
           "of the tokenizer that is trained, special tokens included");
   v.field("special_tokens", special_tokens, "never split, never merged across");
+  v.field("pattern", pattern, {"gpt2", "gpt4"},
+          "of the tokenizer that is trained: how text is cut into words; gpt4: numbers of three "
+          "digits at most, a sign with the letters behind it");
   v.field("split_digits", split_digits,
           "of the tokenizer that is trained: every digit is a word of its own");
   v.field("threads", threads, {0, 1024}, "threads that train and encode; 0: all");

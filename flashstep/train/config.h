@@ -31,6 +31,7 @@ struct TokenizerConfig {
   std::string path;
   int64_t vocab_size = 10000;
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
+  std::string pattern = "gpt2";
   bool split_digits = false;
   int64_t threads = 0;
   void visit(FieldVisitor& v);

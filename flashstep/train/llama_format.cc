@@ -99,6 +99,7 @@ StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model) {
 std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
                          const std::string& end, const std::string& dtype) {
   const Json token = token_or_null(tokenizer, end);
+  const auto bos = tokenizer.vocabulary().bos_id;
   // Mistral's is Llama with a window.
   const bool is_mistral = model.window > 0;
   Json config = {
@@ -118,9 +119,16 @@ std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
       {"attention_bias", false},
       {"mlp_bias", false},
       {"tie_word_embeddings", model.tie_embeddings},
-      {"bos_token_id", token},
+      {"bos_token_id", bos ? Json(*bos) : token},
       {"eos_token_id", token},
       {"torch_dtype", dtype}};
+  if (const RopeScaling& scaling = model.rope_scaling; scaling.factor != 1) {
+    config["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", scaling.factor},
+                              {"low_freq_factor", scaling.low_frequency_factor},
+                              {"high_freq_factor", scaling.high_frequency_factor},
+                              {"original_max_position_embeddings", scaling.original_context}};
+  }
   if (is_mistral) {
     config["sliding_window"] = model.window;
     config["transformers_version"] = "5.24.0";  // without it, a warning of Mistral's old tokenizers
@@ -134,6 +142,7 @@ std::string llama_tokenizer_config(const ModelConfig& model, const Tokenizer& to
                  {"model_max_length", model.context_length},
                  {"clean_up_tokenization_spaces", false}};
   if (!token_or_null(tokenizer, end).is_null()) config["bos_token"] = config["eos_token"] = end;
+  if (tokenizer.vocabulary().bos_id) config["bos_token"] = tokenizer.bos_token();
   return config.dump(2) + "\n";
 }
 
@@ -175,9 +184,21 @@ void expect_value(const ReadJson& config, const char* key, const ReadJson& compu
           computed.dump(), ", all that a Transformer of flashstep has, got ", value.dump());
 }
 
+RopeScaling rope_scaling(const ReadJson& rope, const std::string& source) {
+  const ReadJson& type = member(rope, rope.contains("rope_type") ? "rope_type" : "type");
+  if (type.is_null() || type == "default") return {};
+  require(type == "llama3", "[", source, "] expected the rope_type default or llama3, got ",
+          type.dump());
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"})
+    require(member(rope, key).is_number(), "[", source, "] expected ", key,
+            " of the rope_type llama3 to be a number, got ", member(rope, key).dump());
+  return {rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"],
+          whole_number(rope, "original_max_position_embeddings", {}, source)};
+}
+
 // Versions of transformers have how positions turn in one of two places, and the base in a third.
-double rope_theta(const ReadJson& config, const std::string& source) {
-  const double theta = number(config, "rope_theta", 10000, source);
+void read_rope(const ReadJson& config, const std::string& source, ModelConfig& model) {
+  model.rope_theta = number(config, "rope_theta", 10000, source);
   expect_value(config, "partial_rotary_factor", 1.0, source);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const ReadJson& rope = member(config, key);
@@ -187,11 +208,11 @@ double rope_theta(const ReadJson& config, const std::string& source) {
                          });
     require(is_flat, "[", source, "] expected ", key, " to be an object of numbers and names, got ",
             rope.dump());
-    for (const char* type : {"type", "rope_type"}) expect_value(rope, type, "default", source);
+    model.rope_scaling = rope_scaling(rope, source);
     expect_value(rope, "partial_rotary_factor", 1.0, source);
-    return number(rope, "rope_theta", theta, source);
+    model.rope_theta = number(rope, "rope_theta", model.rope_theta, source);
+    return;
   }
-  return theta;
 }
 
 ModelConfig model_of(const ReadJson& config, const std::string& source) {
@@ -218,7 +239,7 @@ ModelConfig model_of(const ReadJson& config, const std::string& source) {
   model.context_length = whole("max_position_embeddings", {is_mistral ? 131'072 : 2048, {}});
   model.window = is_mistral ? whole("sliding_window", {4096, 0}) : 0;
   model.norm_epsilon = number(config, "rms_norm_eps", 1e-6, source);
-  model.rope_theta = rope_theta(config, source);
+  read_rope(config, source, model);
   const ReadJson& tied = member(config, "tie_word_embeddings");
   require(tied.is_null() || tied.is_boolean(), "[", source,
           "] expected tie_word_embeddings to be true or false, got ", tied.dump());

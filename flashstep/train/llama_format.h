@@ -18,8 +18,8 @@ namespace flashstep {
 // places. UserError for tensors that are not `model`'s.
 StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model);
 
-// config.json. `end` ends a document, and begins one; where it is no token of the tokenizer's, the
-// model has neither. `dtype` as torch names it, "float32".
+// config.json. `end` ends a document, and begins one where the tokenizer has no bos_token(); where
+// it is no token of the tokenizer's, the model has neither. `dtype` as torch names it, "float32".
 std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
                          const std::string& end, const std::string& dtype);
 
@@ -31,7 +31,8 @@ std::string llama_tokenizer_config(const ModelConfig& model, const Tokenizer& to
 
 // The model that their config.json describes. UserError, naming `source` and the key, or the field
 // of ModelConfig that it becomes, for what is malformed or the Transformer does not compute:
-// another architecture, biases, scaled positions, heads of a width of their own, quantized weights.
+// another architecture, biases, positions scaled otherwise than Llama 3's, heads of a width of
+// their own, quantized weights.
 ModelConfig parse_llama_config(std::string_view json, const std::string& source);
 
 // llama_tensors()'s inverse. UserError, naming the tensor, and `source`, for one that is missing,

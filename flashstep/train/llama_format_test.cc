@@ -80,11 +80,26 @@ class Llama {
     const double epsilon = json_["rms_norm_eps"];
     return weight(name) * x * at::rsqrt(x.square().mean(-1, true) + epsilon);
   }
+  // One frequency after the other.
+  static at::Tensor llama3(const at::Tensor& frequencies, const nlohmann::json& scaling) {
+    const double factor = scaling["factor"], low = scaling["low_freq_factor"],
+                 high = scaling["high_freq_factor"],
+                 context = scaling["original_max_position_embeddings"];
+    at::Tensor scaled = frequencies.clone();
+    for (int64_t i = 0; i < scaled.numel(); ++i) {
+      const double frequency = frequencies[i].item<double>(), wave = 2 * M_PI / frequency;
+      if (wave < context / high) continue;
+      const double share = wave > context / low ? 0 : (context / wave - low) / (high - low);
+      scaled[i] = (1 - share) * frequency / factor + share * frequency;
+    }
+    return scaled;
+  }
   // x (B, H, N, D): of each head its halves are turned against each other.
   at::Tensor turned(const at::Tensor& x) const {
     const int64_t d = x.size(-1);
     const double theta = json_["rope_theta"];
-    const at::Tensor frequencies = at::pow(theta, -at::arange(0, d, 2, at::kFloat) / d);
+    at::Tensor frequencies = at::pow(theta, -at::arange(0, d, 2, at::kFloat) / d);
+    if (json_.contains("rope_scaling")) frequencies = llama3(frequencies, json_["rope_scaling"]);
     const at::Tensor once = at::outer(at::arange(x.size(2), at::kFloat), frequencies);
     const at::Tensor angles = at::cat({once, once}, -1);
     const auto halves = x.chunk(2, -1);
@@ -127,9 +142,15 @@ ModelConfig windowed() {
   return config;
 }
 
+ModelConfig scaled() {
+  ModelConfig config = tiny();
+  config.rope_scaling = {4, 1, 4, 12};  // of the four wavelengths two are kept, one is between
+  return config;
+}
+
 class LlamaLogits : public ::testing::TestWithParam<ModelConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, LlamaLogits,
-                         ::testing::Values(tiny(), grouped_and_tied(), windowed()));
+                         ::testing::Values(tiny(), grouped_and_tied(), windowed(), scaled()));
 
 TEST_P(LlamaLogits, AreTheModels) {
   const ModelConfig config = GetParam();
@@ -192,7 +213,8 @@ TEST_P(LlamaLogits, ComeBackAsTheModel) {
   const ModelConfig read = parse_llama_config(json, "x");
   EXPECT_EQ(write_json(read), write_json(resolved(config)));
   auto newer = nlohmann::json::parse(json);
-  newer["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", newer["rope_theta"]}};
+  if (!newer.contains("rope_scaling")) newer["rope_scaling"]["rope_type"] = "default";
+  newer["rope_scaling"]["rope_theta"] = newer["rope_theta"];
   newer["rope_parameters"] = {{"rope_theta", 3}};  // transformers takes the first of the two
   newer["head_dim"] = nullptr;
   newer.erase("rope_theta");
@@ -215,6 +237,18 @@ TEST(LlamaFormat, RefusesWhatTheTransformerDoesNotCompute) {
       {"attention_bias", "true", "attention_bias"},
       {"mlp_bias", "true", "mlp_bias"},
       {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", "got \"linear\""},
+      {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 2}", "expected low_freq_factor"},
+      {"rope_scaling", "{\"rope_type\": \"llama3\"}", "expected factor"},
+      {"rope_scaling",
+       "{\"rope_type\": \"llama3\", \"factor\": 0.5, \"low_freq_factor\": 1, \"high_freq_factor\": "
+       "4, "
+       "\"original_max_position_embeddings\": 8}",
+       "rope_scaling.factor"},
+      {"rope_scaling",
+       "{\"rope_type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 4, \"high_freq_factor\": "
+       "4, "
+       "\"original_max_position_embeddings\": 8}",
+       "low_frequency_factor below"},
       {"rope_parameters", "{\"rope_type\": \"yarn\"}", "got \"yarn\""},
       {"rope_parameters", "[1]", "rope_parameters"},
       {"rope_parameters", "{\"full_attention\": {\"rope_theta\": 1}}", "rope_parameters"},

@@ -227,7 +227,8 @@ class Preparation {
                  {"special_tokens", lines_of(settings.special_tokens)}},
                 texts,
                 {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
-    // Not set where there are none: such a tokenizer may be older than this setting.
+    // Not set where they are the defaults: such a tokenizer may be older than these settings.
+    if (settings.pattern != "gpt2") stage.settings["pattern"] = settings.pattern;
     if (settings.split_digits) stage.settings["split_digits"] = "true";
     return stage;
   }
@@ -243,6 +244,7 @@ class Preparation {
     BpeOptions options;
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
+    options.pattern = word_pattern_by_name(settings.pattern);
     options.split_digits = settings.split_digits;
     options.threads = static_cast<int>(settings.threads);
     options.progress = progress("tokenizer");

@@ -80,6 +80,8 @@ void check_origin(const std::string& state_json, const Config& config, const Tok
                " were trained, is now ", now));
   };
   note("model.rope_theta", saved.model.rope_theta, config.model.rope_theta);
+  note("model.rope_scaling.factor", saved.model.rope_scaling.factor,
+       config.model.rope_scaling.factor);
   note("model.window", static_cast<double>(saved.model.window),
        static_cast<double>(config.model.window));
   note("model.document_end", static_cast<double>(saved.model.document_end),

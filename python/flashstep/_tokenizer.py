@@ -1,4 +1,4 @@
-"""Byte-level BPE with GPT-2's words: text to token ids and back."""
+"""Byte-level BPE with GPT-2's or GPT-4's words: text to token ids and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Tokenizer:
     """vocab: bytes of each token, by ids 0, 1, ...; all 256 single bytes are among them. merges: pairs of tokens in
     the order of ranks. special_tokens: texts that are never split, each a token of vocab, or added behind it; of
     several at one place the longest counts. Other tokens that no merge makes, <|endoftext|> for one, are ordinary
-    text, though they decode. split_digits: every digit is a word of its own."""
+    text, though they decode. pattern: how text is cut into words, across which nothing merges, gpt2's or gpt4's
+    (Llama 3's). split_digits: every digit is a word of its own. ignore_merges: a word that is a token is that one,
+    whatever merges make of it."""
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Tokenizer:
         merges: list[tuple[bytes, bytes]],
         special_tokens: list[str] | None = None,
         *,
+        pattern: str = "gpt2",
         split_digits: bool = False,
+        ignore_merges: bool = False,
     ) -> None:
         if sorted(vocab) != list(range(len(vocab))):
             raise ValueError(f"[tokenizer] expected ids 0 to {len(vocab) - 1} in vocab, got {len(vocab)} others")
@@ -64,6 +68,9 @@ class Tokenizer:
             sorted(special_ids),
             split_digits,
             False,
+            pattern,
+            ignore_merges,
+            -1,
         )
 
     @classmethod
@@ -74,8 +81,8 @@ class Tokenizer:
 
     @classmethod
     def _of_parts(cls, *parts: Any) -> Tokenizer:
-        flags = parts[4:] or (False, False)  # copies that earlier versions have written have none
-        return cls._of(classes.Tokenizer(*parts[:4], *flags))
+        later = (False, False, "gpt2", False, -1)  # what copies of earlier versions do not have
+        return cls._of(classes.Tokenizer(*parts, *later[len(parts) - 4 :]))
 
     def __reduce__(self) -> Any:  # copies, and other processes, get the same
         return self._of_parts, tuple(self._parts)
@@ -83,7 +90,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """GPT-2's vocab.json and merges.txt or Hugging Face's tokenizer.json: a folder, or one of the files. Only
-        tokenizer.json knows split digits. It may lack tokens for some bytes, which encode leaves out."""
+        tokenizer.json knows split digits and patterns. It may lack tokens for some bytes, which encode leaves out."""
         return cls._of(classes.Tokenizer.load(os.fspath(path)))
 
     @classmethod
@@ -93,6 +100,7 @@ class Tokenizer:
         *,
         vocab_size: int,
         special_tokens: Iterable[str] = (),
+        pattern: str = "gpt2",
         split_digits: bool = False,
         threads: int = 0,
     ) -> Tokenizer:
@@ -100,7 +108,7 @@ class Tokenizer:
         equally frequent pairs the greater one is merged first. With split_digits every digit is a token of its own.
         threads 0: all processors; the result does not depend on it."""
         return cls._of(
-            classes.Tokenizer.train(paths_of(files), vocab_size, list(special_tokens), split_digits, threads)
+            classes.Tokenizer.train(paths_of(files), vocab_size, list(special_tokens), pattern, split_digits, threads)
         )
 
     def save(self, directory: Path) -> None:
@@ -139,7 +147,7 @@ class Tokenizer:
     @cached_property
     def _parts(self) -> Any:
         """Tokens' bytes one behind the other, their lengths, the ids of merges' pairs, those of special tokens, whether
-        digits are split, and whether some bytes have no token."""
+        digits are split, whether some bytes have no token, the pattern, ignore_merges, and the id of bos_token."""
         return self._engine.parts()
 
     @cached_property
@@ -169,6 +177,21 @@ class Tokenizer:
     @property
     def split_digits(self) -> bool:
         return self._parts[4]
+
+    @property
+    def pattern(self) -> str:
+        """gpt2 or gpt4."""
+        return self._parts[6]
+
+    @property
+    def ignore_merges(self) -> bool:
+        return self._parts[7]
+
+    @property
+    def bos_token(self) -> str | None:
+        """The special token that Hugging Face's tokenizers put before each text. encode does not: a text has it."""
+        number = self._parts[8]
+        return None if number < 0 else self._tokens[number].decode()
 
     @property
     def missing_bytes(self) -> int:

@@ -120,6 +120,22 @@ class Tokenizers(unittest.TestCase):
                 self.assertEqual((same.vocab, same.merges), (tokenizer.vocab, tokenizer.merges))
                 self.assertEqual(same.special_tokens, tokenizer.special_tokens)
 
+    def test_pattern(self):
+        text, saved = os.path.join(self.folder.name, "code.txt"), os.path.join(self.folder.name, "gpt4")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("f(x) = 12345;\n\n    f(x)\n" * 30)
+        tokenizer = flashstep.Tokenizer.train(text, vocab_size=300, pattern="gpt4", special_tokens=["<|end|>"])
+        words = [tokenizer.decode_bytes([number]) for number in tokenizer.encode("f(x) = 12345;\n\n    f(x)")]
+        self.assertEqual(words, [b"f", b"(x", b")", b" =", b" ", b"123", b"45", b";\n\n", b"   ", b" f", b"(x", b")"])
+        self.assertEqual((tokenizer.pattern, tokenizer.ignore_merges, tokenizer.bos_token), ("gpt4", False, None))
+        tokenizer.save(saved)
+        again = flashstep.Tokenizer(tokenizer.vocab, tokenizer.merges, ["<|end|>"], pattern="gpt4", ignore_merges=True)
+        self.assertTrue(again.ignore_merges)
+        for same in (flashstep.Tokenizer.load(saved), pickle.loads(pickle.dumps(tokenizer)), again):
+            self.assertEqual((same.pattern, same.encode("f(x) 99")), ("gpt4", tokenizer.encode("f(x) 99")))
+        with self.assertRaisesRegex(ValueError, 'expected the pattern gpt2 or gpt4, got "gpt3"'):
+            flashstep.Tokenizer.train(text, vocab_size=300, pattern="gpt3")
+
     def test_split_digits(self):
         digits = os.path.join(self.folder.name, "digits.txt")
         with open(digits, "w", encoding="utf-8") as file:
