@@ -198,13 +198,15 @@ TEST_F(OptimizerOptions, StateOfOthersParametersIsRefused) {
     parameters.push_back(temperature);
     AdamW whole(parameters, AdamWOptions(0.1));
     ShardedAdamW sharded(parameters, AdamWOptions(0.1), group);
-    for (torch::optim::Optimizer* optimizer : {static_cast<torch::optim::Optimizer*>(&whole),
-                                               static_cast<torch::optim::Optimizer*>(&sharded)}) {
+    torch::optim::Adam torchs(parameters, torch::optim::AdamOptions(0.1));
+    for (torch::optim::Optimizer* optimizer :
+         std::initializer_list<torch::optim::Optimizer*>{&whole, &sharded, &torchs}) {
       (model(torch::ones({2, 4})) * temperature).sum().backward();
       optimizer->step();
       optimizer->zero_grad();
       expect_sentence([&] { save(path, model, *optimizer, 1); },
                       {"1 ", "not the module's", "register_parameter"});
+      expect_sentence([&] { load_if_exists(path, model, *optimizer); }, {"not the module's"});
       EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 2);  // and all go on
     }
     Job job{*model.module(), whole, [](int64_t, int64_t) { return torch::ones({}); }};

@@ -65,7 +65,6 @@ std::string OptimizerTensors::class_name() const {
 }
 
 void OptimizerTensors::check_parameters() const {
-  if (adamw_ == nullptr) return;
   std::set<void*> others;
   for (const Tensor& parameter : parameters_of(job_.optimizer))
     others.insert(parameter.unsafeGetTensorImpl());

@@ -83,6 +83,7 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
                        torch::optim::Optimizer& optimizer, const SaveOptions& options) {
   const Group* const group = group_of(model, optimizer);
   const Job job = job_of(model, optimizer, group);
+  check_savable(job);  // rather than after the steps to the first save
   std::optional<StoredCheckpoint> checkpoint;
   on_first(group, [&] {
     const auto warn = [](const std::string& sentence) {

@@ -13,6 +13,7 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/detail/files.h"
+#include "flashstep/fully_sharded.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
@@ -54,6 +55,21 @@ TEST(Save, OtherParameterGroupsAreRefused) {
                 "[resume] expected an optimizer with the parameter groups that were saved, of [4] "
                 "parameters, got groups of [1, 1, 1, 1]");
     }
+  });
+}
+
+// Before the first step, not after those to the first save.
+TEST(Save, AnOptimizerThatFullyShardedParametersCannotSaveIsRefusedAtOnce) {
+  const Folder owner("at_once");
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const Folder folder("at_once", /*is_owner=*/false);
+    FullyShardedDataParallel model(std::make_shared<Net>(), group);
+    torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1));
+    expect_sentence([&] { load_if_exists(folder.path, model, optimizer); },
+                    {"expected flashstep's AdamW", "fully sharded"});
+    AdamW ours(model.parameters(), torch::optim::AdamWOptions(0.1));
+    EXPECT_EQ(load_if_exists(folder.path, model, ours), 0);
   });
 }
 
