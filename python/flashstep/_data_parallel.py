@@ -100,8 +100,10 @@ class DistributedDataParallel(Wrapper):
             peer_copies,
             gradient_as_bucket_view,
         )
+        self._remember_module()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_module("DistributedDataParallel")
         self._means.before_forward()
         result = self.module(*args, **kwargs)
         if torch.is_grad_enabled():

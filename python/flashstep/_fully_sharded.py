@@ -112,6 +112,7 @@ class FullyShardedDataParallel(Wrapper):
         self._root = len(names)
         for number, name in enumerate(names):
             self._watch_unit(number, modules[name])
+        self._remember_module()
 
     def __getstate__(self) -> Any:
         refuse_copies(self, "gather_full_parameters() (state_dict() is this rank's shards)")
@@ -154,6 +155,7 @@ class FullyShardedDataParallel(Wrapper):
                 "[fully sharded] expected the backward before this forward to have come to its end, got one that was "
                 "broken off: forget_step(), on all ranks, drops its gradients"
             )
+        self._check_module("fully sharded")
         try:
             self._units.begin_forward(self._root)
             result = self.module(*self._cast(args), **self._cast(kwargs))

@@ -95,8 +95,40 @@ def refuse_copies(wrapper: Any, instead: str) -> NoReturn:
     )
 
 
+_registered = 0  # parameters and modules, by any module of this process once there is a wrapper
+
+
+def _count_registered(*_: Any) -> None:
+    global _registered
+    _registered += 1
+
+
 class Wrapper(nn.Module):
     """A module around another that belongs to a group of this process."""
+
+    module: nn.Module
+    _counts = False
+
+    def _remember_module(self) -> None:
+        if not Wrapper._counts:
+            nn.modules.module.register_module_parameter_registration_hook(_count_registered)
+            nn.modules.module.register_module_module_registration_hook(_count_registered)
+            Wrapper._counts = True
+        self._wrapped = dict(self.module.named_parameters())
+        self._seen = _registered
+
+    def _check_module(self, who: str) -> None:
+        """A parameter that came later would be averaged by nobody. Looked for where something was registered."""
+        if self._seen == _registered:
+            return
+        before = f"[{who}] expected the module as it was wrapped, "
+        now = dict(self.module.named_parameters())
+        if len(now) != len(self._wrapped):
+            raise ValueError(f"{before}with {len(self._wrapped)} parameters, got {len(now)}")
+        for name, parameter in now.items():
+            if self._wrapped.get(name) is not parameter:
+                raise ValueError(f"{before}but {name} is another tensor now")
+        self._seen = _registered
 
     def __getstate__(self) -> Any:
         refuse_copies(self, "model.module or model.state_dict()")

@@ -74,6 +74,29 @@ def mistakes(rank, world_size):
     assert "bucketed" in model.describe(), model.describe()
 
 
+def refuses_parameters_that_came_later(rank, world_size):
+    def added(net):
+        net.extra = nn.Parameter(torch.ones(3))
+
+    def replaced(net):
+        net[1] = nn.Linear(4, 2)
+
+    for wrap in (flashstep.DistributedDataParallel, flashstep.FullyShardedDataParallel):
+        for change, text in ((added, "with 4 parameters, got 5"), (replaced, "but 1.weight is another tensor now")):
+            net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+            model = wrap(net)
+            model(torch.ones(2, 3)).sum().backward()
+            nn.Linear(2, 2)  # somebody else's
+            model(torch.ones(2, 3)).sum().backward()
+            change(net)
+            for _ in range(2):
+                try:
+                    model(torch.ones(2, 3))
+                    raise AssertionError(f"nothing was said: {text}")
+                except ValueError as error:
+                    assert f"expected the module as it was wrapped, {text}" in str(error), error
+
+
 def loses_a_rank(rank, world_size):
     model = flashstep.DistributedDataParallel(nets.Net())
     nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
@@ -117,6 +140,9 @@ class Faults(unittest.TestCase):
 
     def test_mistakes_are_sentences(self):
         ranks.run(2, mistakes)
+
+    def test_parameters_that_came_later_are_refused(self):
+        ranks.run(2, refuses_parameters_that_came_later)
 
     def test_a_lost_rank_is_an_error(self):
         ranks.run(2, loses_a_rank, may_end=(1,))
