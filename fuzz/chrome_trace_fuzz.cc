@@ -1,5 +1,5 @@
 // Sources: flashstep/trace/chrome_trace.cc flashstep/trace/json_scanner.cc
-// Sources: flashstep/profile/trace_attribution.cc
+// Sources: flashstep/trace/trace_attribution.cc
 // Sources: flashstep/trace/operator_work.cc flashstep/trace/work_class*.cc
 // Sources: flashstep/profile/profile_sums.cc
 // Sources: flashstep/attention/cost.cc flashstep/measure/spans.cc
@@ -13,7 +13,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/profile/profile_sums.h"
-#include "flashstep/profile/trace_attribution.h"
+#include "flashstep/trace/trace_attribution.h"
 #include "flashstep/trace/trace_events.h"
 
 using namespace flashstep::tools;  // a test program

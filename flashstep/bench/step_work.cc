@@ -1,7 +1,6 @@
 #include "flashstep/bench/step_work.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -9,56 +8,11 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/plot.h"
-#include "flashstep/measure/spans.h"
+#include "flashstep/trace/trace.h"
+#include "flashstep/trace/trace_attribution.h"
 
 namespace flashstep::tools {
 namespace {
-
-using measure::Span;
-
-using ClassSeconds = std::map<WorkClass, double>;
-
-ClassSeconds count_device(const TraceEvents& trace, Record& record) {
-  ClassSeconds seconds;
-  std::vector<Span> computing, communicating;
-  for (const TraceEvent& event : trace.events) {
-    if (!is_device_event(event)) continue;
-    const WorkClass work_class = class_of_kernel(trace.names[event.name]);
-    const Span span = span_of(event);
-    seconds[work_class] += span.end - span.begin;
-    (work_class == WorkClass::kCommunication ? communicating : computing).push_back(span);
-  }
-  const std::vector<Span> computed = measure::merged(computing),
-                          sent = measure::merged(communicating);
-  const double exposed = measure::covered_seconds(sent) - measure::shared_seconds(sent, computed);
-  record.facts["exposed"] = exposed;
-  record.facts["idle"] = record.number("traced") - measure::covered_seconds(computed) - exposed;
-  return seconds;
-}
-
-// An operator counts in its class what it took itself; the one that called it does not count it.
-ClassSeconds count_host(const TraceEvents& trace) {
-  ClassSeconds seconds;
-  std::map<uint32_t, std::vector<const TraceEvent*>> threads;
-  for (const TraceEvent& event : trace.events) {
-    if (event.kind == EventKind::kOperator) threads[event.lane].push_back(&event);
-  }
-  for (auto& [lane, events] : threads) {
-    std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
-      return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
-    });
-    std::vector<const TraceEvent*> callers;
-    for (const TraceEvent* event : events) {
-      const Span span = span_of(*event);
-      while (!callers.empty() && callers.back()->end_ns <= event->begin_ns) callers.pop_back();
-      if (!callers.empty())
-        seconds[class_of_operator(trace.names[callers.back()->name])] -= span.end - span.begin;
-      seconds[class_of_operator(trace.names[event->name])] += span.end - span.begin;
-      callers.push_back(event);
-    }
-  }
-  return seconds;
-}
 
 constexpr int kMoments = 400;  // columns of a picture
 
@@ -69,18 +23,24 @@ std::string class_fact(WorkClass work_class) {
 }  // namespace
 
 void put_step_work(const TraceEvents& trace, Record& record) {
-  const bool on_device = std::any_of(trace.events.begin(), trace.events.end(), is_device_event);
-  int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
-  for (const TraceEvent& event : trace.events) {
-    if (on_device ? !is_device_event(event) : event.kind != EventKind::kOperator) continue;
-    first = std::min(first, event.begin_ns);
-    last = std::max(last, event.end_ns);
+  const Attribution work = attribute(trace);
+  std::map<WorkClass, double> seconds;
+  Trace lanes;
+  for (const WorkItem& item : work.items) {
+    const TraceEvent& event = trace.events[item.event];
+    if (event.kind == EventKind::kRange) continue;
+    seconds[item.work_class] += 1e-9 * static_cast<double>(item.self_ns);
+    const bool sends = item.work_class == WorkClass::kCommunication;
+    (sends ? lanes.communication : lanes.compute).push_back(span_of(event));
   }
-  record.facts["traced"] = last < first ? 0 : 1e-9 * static_cast<double>(last - first);
-  for (const auto& [work_class, seconds] :
-       on_device ? count_device(trace, record) : count_host(trace)) {
-    if (seconds > 0) record.facts[class_fact(work_class)] = seconds;
+  count_from_first(lanes);
+  record.facts["traced"] = lanes.seconds();
+  for (const auto& [work_class, of_class] : seconds) {
+    if (of_class > 0) record.facts[class_fact(work_class)] = of_class;
   }
+  if (!work.on_gpu) return;
+  record.facts["exposed"] = lanes.exposed_seconds();
+  record.facts["idle"] = lanes.seconds() - lanes.busy_seconds();
 }
 
 Schema step_work_schema(const Records& records) {

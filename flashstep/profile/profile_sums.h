@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/profile/trace_attribution.h"
+#include "flashstep/trace/trace_attribution.h"
 
 namespace flashstep::tools {
 

@@ -147,17 +147,6 @@ std::vector<Span> all_spans(const Trace& trace) {
   return all;
 }
 
-void count_from_first(Trace& trace) {
-  double first = std::numeric_limits<double>::infinity();
-  for (const Span& span : all_spans(trace)) first = std::min(first, span.begin);
-  for (auto* lane : {&trace.compute, &trace.copies, &trace.communication}) {
-    for (Span& span : *lane) span = {span.begin - first, span.end - first};
-  }
-  trace.compute = measure::merged(std::move(trace.compute));
-  trace.copies = measure::merged(std::move(trace.copies));
-  std::ranges::sort(trace.communication, {}, &Span::begin);
-}
-
 }  // namespace
 
 TraceEvents record(at::Device device, const std::function<void()>& work, const std::string& file) {
@@ -187,6 +176,17 @@ double Trace::seconds() const {
   double end = 0;
   for (const Span& span : all_spans(*this)) end = std::max(end, span.end);
   return end;
+}
+
+void count_from_first(Trace& trace) {
+  double first = std::numeric_limits<double>::infinity();
+  for (const Span& span : all_spans(trace)) first = std::min(first, span.begin);
+  for (auto* lane : {&trace.compute, &trace.copies, &trace.communication}) {
+    for (Span& span : *lane) span = {span.begin - first, span.end - first};
+  }
+  trace.compute = measure::merged(std::move(trace.compute));
+  trace.copies = measure::merged(std::move(trace.copies));
+  std::ranges::sort(trace.communication, {}, &Span::begin);
 }
 
 Trace last_part(const Trace& trace, double seconds) {

@@ -36,6 +36,9 @@ struct Trace {
   double seconds() const;                // from the first span to the end of the last
 };
 
+// Its times, on whatever clock, from the first of them on, in order.
+void count_from_first(Trace& trace);
+
 // What ran in the last `seconds` of a trace that ends with computing, counted from their beginning;
 // of collectives those that began in them.
 Trace last_part(const Trace& trace, double seconds);

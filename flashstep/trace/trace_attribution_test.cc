@@ -1,4 +1,4 @@
-#include "flashstep/profile/trace_attribution.h"
+#include "flashstep/trace/trace_attribution.h"
 
 #include <gtest/gtest.h>
 
