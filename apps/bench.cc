@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <unistd.h>
 
 #include "apps/commands.h"
@@ -88,6 +89,32 @@ CLI::Option* add_names(CLI::App& command, const char* flag, std::vector<std::str
 void add_choice(CLI::App& command, const char* flag, std::string& choice,
                 const std::vector<std::string>& known, const std::string& help) {
   command.add_option(flag, choice, help)->check(CLI::IsMember(known))->capture_default_str();
+}
+
+void apply_preset(CLI::App& command, const std::string& name) {
+  if (name.empty()) return;
+  std::vector<std::string> known;
+  for (const auto& [preset, flags] : tools::command_presets().at(command.get_name())) {
+    known.push_back(preset);
+    if (preset != name) continue;
+    std::istringstream words(flags);
+    for (std::string flag, value; words >> flag >> value;) {
+      CLI::Option* option = command.get_option(flag);
+      if (option->count() > 0) continue;
+      option->add_result(value);
+      option->run_callback();
+    }
+  }
+  require(tools::contains(known, name), "[bench ", command.get_name(), "] expected preset ",
+          join(known), ", got \"", name, "\"");
+}
+
+void run_with_preset(CLI::App& command, const std::string& preset,
+                     const std::function<void()>& run) {
+  command.callback([&command, &preset, run] {
+    apply_preset(command, preset);
+    run();
+  });
 }
 
 void add_implementations(CLI::App& command, std::vector<std::string>& names,

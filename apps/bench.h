@@ -71,6 +71,12 @@ void add_shown_number(CLI::App& command, const char* flag, T& value, const CLI::
                       const std::string& help) {
   add_number(command, flag, value, range, help)->capture_default_str();
 }
+// Gives the command the flags of a preset (bench/presets.json), but for those that it was given.
+void apply_preset(CLI::App& command, const std::string& name);
+// What the command does when all is parsed, and its preset applied. `preset` lives as long as
+// `run`.
+void run_with_preset(CLI::App& command, const std::string& preset,
+                     const std::function<void()>& run);
 // --implementations; `known` empty: the benchmark says which there are.
 void add_implementations(CLI::App& command, std::vector<std::string>& names,
                          const std::vector<std::string>& known);

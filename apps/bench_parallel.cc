@@ -37,30 +37,25 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
 
 struct ReplicaArguments {
   ParallelFlags flags;
-  tools::BenchReplicaOptions given;  // a plan without a case; lists, empty ones the preset's
+  tools::BenchReplicaOptions options;  // without axes
   bool no_trace = false;
 };
 
 void run_replica(const ReplicaArguments& arguments) {
   if (const auto task = tools::rank_task()) return tools::bench_replica_rank(*task);
-  const tools::BenchReplicaOptions& given = arguments.given;
-  const std::string& name = given.plan.command;
-  tools::BenchReplicaOptions options = tools::replica_preset(name, arguments.flags.preset);
-  take_if_given(given.wrappers, options.wrappers);
-  take_if_given(given.bucket_megabytes, options.bucket_megabytes);
-  options.plan = given.plan;
+  tools::BenchReplicaOptions options = arguments.options;
   options.plan.traced = !arguments.no_trace;
   arguments.flags.apply(options.axes);
-  run_and_show(tools::bench_replica, options, arguments.flags.directory, name);
+  run_and_show(tools::bench_replica, options, arguments.flags.directory, options.plan.command);
 }
 
 std::shared_ptr<ReplicaArguments> add_replica(CLI::App& command) {
   auto arguments = std::make_shared<ReplicaArguments>();
-  arguments->given.plan = tools::replica_preset(command.get_name(), "2025").plan;
+  arguments->options.plan.command = command.get_name();
   arguments->flags.add_options(command);
   command.add_option("--attention", arguments->flags.attention, "Implementation of attention")
       ->capture_default_str();
-  command.callback([arguments] { run_replica(*arguments); });
+  run_with_preset(command, arguments->flags.preset, [arguments] { run_replica(*arguments); });
   return arguments;
 }
 
@@ -84,7 +79,6 @@ void run_matrix(const MatrixArguments& arguments) {
   tools::BenchMatrixOptions options = arguments.options;
   require(!options.plan.train.empty() && !options.plan.validation.empty(),
           "[bench matrix] expected token files: --train T.npy --val V.npy");
-  options.axes = tools::matrix_axes(arguments.flags.preset);
   ParallelFlags flags = arguments.flags;
   flags.attention = options.attention.front();
   flags.apply(options.axes);
@@ -95,13 +89,13 @@ void run_matrix(const MatrixArguments& arguments) {
 
 struct LeaderboardArguments {
   ParallelFlags flags;
-  tools::LeaderboardPlan plan = tools::leaderboard_preset("2026").plan;  // without a case
+  tools::LeaderboardPlan plan;  // without a case
   PeerFlags peer;
 };
 
 void run_leaderboard(const LeaderboardArguments& arguments) {
   if (const auto task = tools::rank_task()) return tools::bench_leaderboard_rank(*task);
-  tools::BenchLeaderboardOptions options = tools::leaderboard_preset(arguments.flags.preset);
+  tools::BenchLeaderboardOptions options;
   options.plan = arguments.plan;
   if (!arguments.peer.script.empty()) {
     const std::vector<int64_t>& ranks =
@@ -157,8 +151,8 @@ void add_bench_ddp(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "ddp", "Strategies of data parallelism beside each other and c10d's Reducer");
   const auto arguments = add_replica(*command);
-  tools::ReplicaPlan& plan = arguments->given.plan;
-  add_wrappers(*command, arguments->given.wrappers, arguments->given.bucket_megabytes);
+  tools::ReplicaPlan& plan = arguments->options.plan;
+  add_wrappers(*command, arguments->options.wrappers, arguments->options.bucket_megabytes);
   add_turns(*command, plan);
   add_shown_number(*command, "--check-steps", plan.checked_steps, {0, 100'000},
                    "Steps after which weights are compared with a single process's; 0: not at all");
@@ -171,7 +165,7 @@ void add_bench_sharding(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "sharding", "Memory and time of an optimizer whose state is divided between ranks");
   const auto arguments = add_replica(*command);
-  tools::ReplicaPlan& plan = arguments->given.plan;
+  tools::ReplicaPlan& plan = arguments->options.plan;
   add_names(*command, "--shard", plan.implementations, tools::sharding_names(),
             "Ways to divide it, as parallel.shard_optimizer names them. Between GPUs of one "
             "machine copy engines carry gradients and what was updated; nccl: NCCL does; "
@@ -207,7 +201,7 @@ void add_bench_matrix(CLI::App& bench) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_wrappers(*command, options.wrappers, options.bucket_megabytes);
-  command->callback([arguments] { run_matrix(*arguments); });
+  run_with_preset(*command, arguments->flags.preset, [arguments] { run_matrix(*arguments); });
 }
 
 void add_bench_leaderboard(CLI::App& bench) {
@@ -223,7 +217,7 @@ void add_bench_leaderboard(CLI::App& bench) {
   add_shown_number(*command, "--warmup", plan.warmup, {1, 1'000}, "Steps that are not timed");
   add_shown_number(*command, "--steps", plan.steps, {1, 100'000}, "Timed steps");
   arguments->peer.add_options(*command, "fsdp_torch.py, the baseline on GPUs; empty: none");
-  command->callback([arguments] { run_leaderboard(*arguments); });
+  run_with_preset(*command, arguments->flags.preset, [arguments] { run_leaderboard(*arguments); });
 }
 
 void add_bench_allreduce(CLI::App& bench) {

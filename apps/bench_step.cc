@@ -16,7 +16,7 @@ struct StepArguments {
   WorkloadFlags workload;
   std::string preset, directory;
   std::vector<int64_t> warmups;
-  int64_t steps = 0, turns = 0;  // 0: the preset's
+  int64_t steps = 0, turns = 0;  // 0: the default
   std::vector<std::string> peers, deterministic;
   PeerFlags peer = {.script = "scripts/peers/step_torch.py"};
   bool graph = false, no_reduced = false;
@@ -24,7 +24,7 @@ struct StepArguments {
 
 void run(const StepArguments& arguments) {
   if (const auto task = tools::rank_task()) return tools::bench_step_process(*task);
-  tools::BenchStepOptions options = tools::step_preset(arguments.preset);
+  tools::BenchStepOptions options;
   arguments.workload.apply(options.axes);
   take_if_given(arguments.warmups, options.warmups);
   take_if_given(arguments.steps, options.task.steps);
@@ -71,7 +71,7 @@ void add_bench_step(CLI::App& bench) {
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");
   add_directory(*command, arguments->directory);
-  command->callback([arguments] { run(*arguments); });
+  run_with_preset(*command, arguments->preset, [arguments] { run(*arguments); });
 }
 
 }  // namespace flashstep::apps

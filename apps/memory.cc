@@ -29,7 +29,6 @@ void run(const MemoryArguments& arguments) {
     return show(tools::snapshot_report(arguments.snapshot, options.largest, directory), directory,
                 "memory");
   }
-  options.axes = tools::memory_preset(arguments.preset).axes;
   arguments.workload.apply(options.axes);
   options.reduce = !arguments.no_reduced;
   options.progress = print_progress;
@@ -58,7 +57,7 @@ void add_memory(CLI::App& app) {
   command->add_option("--out", arguments->given.directory,
                       "Also write tables, pictures over time (memory_timeline_*.svg) and snapshots "
                       "for pytorch.org/memory_viz (*/memory_snapshot.pickle) into this directory");
-  command->callback([arguments] { run(*arguments); });
+  run_with_preset(*command, arguments->preset, [arguments] { run(*arguments); });
 }
 
 }  // namespace flashstep::apps

@@ -16,7 +16,7 @@ namespace {
 struct ProfileArguments {
   WorkloadFlags workload;
   std::string preset, directory, trace;
-  std::optional<int64_t> warmup, steps, recorded;  // without: the preset's
+  std::optional<int64_t> warmup, steps, recorded;
   int64_t top = 10;
   bool no_inference = false, no_record = false, no_traces = false;
 };
@@ -31,7 +31,7 @@ void read_trace(const ProfileArguments& arguments) {
 
 void run(const ProfileArguments& arguments) {
   if (!arguments.trace.empty()) return read_trace(arguments);
-  tools::ProfileOptions options = tools::profile_preset(arguments.preset);
+  tools::ProfileOptions options;
   arguments.workload.apply(options.axes);
   options.warmup = arguments.warmup.value_or(options.warmup);
   options.steps = arguments.steps.value_or(options.steps);
@@ -72,7 +72,7 @@ void add_profile(CLI::App& app) {
                       "Read this chrome trace (flashstep's or PyTorch's) instead of measuring");
   command->add_option("--out", arguments->directory,
                       "Also write tables, pictures and chrome traces into this directory");
-  command->callback([arguments] { run(*arguments); });
+  run_with_preset(*command, arguments->preset, [arguments] { run(*arguments); });
 }
 
 }  // namespace flashstep::apps

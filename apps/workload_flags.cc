@@ -65,10 +65,7 @@ void WorkloadFlags::apply(tools::WorkloadAxes& axes) const {
   take_if_given(given_.precisions, axes.precisions);
   take_if_given(given_.attentions, axes.attentions);
   take_if_given(given_.modes, axes.modes);
-  // Of what cases have in common a preset says the rows alone.
-  const int64_t preset_rows = axes.common.batch_size;
   axes.common = given_.common;
-  if (axes.common.batch_size == 0) axes.common.batch_size = preset_rows;
   axes.common.device = device_or_gpu(axes.common.device);
 }
 

@@ -26,6 +26,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -148,5 +149,9 @@ BenchReport report_of(const Benchmark& benchmark, const Records& records);
 std::string failure_of(const std::string& command, const Records& records);
 
 std::string_view note_texts();  // notes.json: what stands below tables
+
+// presets.json: the flags that a command's --preset stands for, by the names of both.
+const std::map<std::string, std::map<std::string, std::string>>& command_presets();
+std::string_view preset_texts();
 
 }  // namespace flashstep::tools

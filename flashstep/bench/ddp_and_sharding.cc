@@ -193,33 +193,6 @@ class ReplicaBench {
 
 }  // namespace
 
-BenchReplicaOptions replica_preset(const std::string& command, const std::string& year) {
-  BenchReplicaOptions options;
-  options.plan.command = command;
-  ParallelAxes& axes = options.axes;
-  if (year == "2024") {
-    axes.sizes = handout_sizes(year);
-    axes.common.batch_size = 16;
-  } else {
-    axes.precisions = {"fp32", "bf16"};
-  }
-  if (year == "2026") {
-    axes.sizes = {"xl26"};
-    axes.contexts = {512};
-  }
-  if (command == "sharding") {
-    options.plan.implementations = {"none", "whole", "flat"};
-    return options;
-  }
-  options.wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
-  if (year == "2025") axes.contexts = {128, 512};
-  if (year == "2024") options.bucket_megabytes = {5, 10, 50, 100, 500};
-  if (year == "2025") options.bucket_megabytes = {1, 10, 100, 1000};
-  // That handout asks for no buckets: ours as they come.
-  if (year == "2026") options.bucket_megabytes = {25};
-  return options;
-}
-
 std::vector<std::string> sharding_names() {
   return {"none", "whole", "flat", "none nccl", "whole nccl", "flat nccl", "flat scattered"};
 }

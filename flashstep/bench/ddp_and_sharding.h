@@ -17,8 +17,9 @@ namespace flashstep::tools {
 // and the same model.
 struct ReplicaPlan {
   ParallelCase c;
-  std::string command = "ddp";               // or "sharding"
-  std::vector<std::string> implementations;  // division_by_name(), sharding_by_name()
+  std::string command = "ddp";  // or "sharding"
+  // division_by_name(), made of the wrappers; sharding_by_name().
+  std::vector<std::string> implementations = {"none", "whole", "flat"};
   int64_t turns = 3, warmup = 3, steps = 5;  // steps a turn, after `warmup` and a first one
   bool traced = true;                        // a step of each under the profiler
   int64_t checked_steps = 2;                 // ddp: of the comparison of weights; 0: none
@@ -32,14 +33,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReplicaPlan, c, command, implementations, tur
 
 struct BenchReplicaOptions {
   ParallelAxes axes;
-  ReplicaPlan plan;                           // its case is replaced by each of the axes'
-  std::vector<std::string> wrappers;          // ddp: implementations, each with buckets once
-  std::vector<double> bucket_megabytes = {};  // for every size of them
+  ReplicaPlan plan;  // its case is replaced by each of the axes'
+  // ddp: implementations, each with buckets once for every size of them.
+  std::vector<std::string> wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
+  std::vector<double> bucket_megabytes = {};
   TellProgress progress = {};
 };
-
-// The lists of a year's handout for "ddp" or "sharding": "2024", "2025", "2026".
-BenchReplicaOptions replica_preset(const std::string& command, const std::string& year);
 
 // "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
 // parallel.peer_copies none; "flat scattered": with parallel.flat_buckets, so that gradients are

@@ -15,7 +15,8 @@ namespace {
 using measure::Span;
 
 BenchReplicaOptions options_of(const char* command, int64_t context, const char* precision) {
-  BenchReplicaOptions options = replica_preset(command, "2025");
+  BenchReplicaOptions options;
+  options.plan.command = command;
   options.plan.c.model = resolved({.size = "xl", .context_length = context});
   options.plan.c.batch_size = 4;
   options.plan.c.precision = precision;
@@ -142,17 +143,6 @@ TEST(BenchDdp, PartsLanesAndLeads) {
   EXPECT_EQ(plot.series[0].name, "bucketed 25");
   EXPECT_EQ(plot.series[0].x, std::vector<double>{40});
   EXPECT_EQ(plot.series[0].y, std::vector<double>{105});
-}
-
-TEST(BenchReplica, PresetsOfTheYears) {
-  EXPECT_EQ(replica_preset("ddp", "2024").axes.sizes.size(), 5u);
-  EXPECT_EQ(replica_preset("ddp", "2025").bucket_megabytes,
-            (std::vector<double>{1, 10, 100, 1000}));
-  EXPECT_EQ(replica_preset("ddp", "2026").axes.sizes, std::vector<std::string>{"xl26"});
-  for (const char* command : {"ddp", "sharding"}) {
-    for (const char* year : {"2024", "2025", "2026"})
-      EXPECT_FALSE(cases_of(replica_preset(command, year).axes).empty());
-  }
 }
 
 // ---- sharding

@@ -159,17 +159,6 @@ Config leaderboard_config(const ParallelCase& c, const std::string& implementati
   return config;
 }
 
-BenchLeaderboardOptions leaderboard_preset(const std::string& year) {
-  require(year == "2026", "[bench leaderboard] expected preset 2026, got \"", year, "\"");
-  BenchLeaderboardOptions options;
-  options.axes.sizes = {"8B"};
-  options.axes.contexts = {32'768};
-  options.axes.precisions = {"bf16"};
-  options.axes.common.batch_size = 1;
-  options.plan.implementations = leaderboard_names();
-  return options;
-}
-
 BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   const TemporaryFolder samples;

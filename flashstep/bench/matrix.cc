@@ -250,20 +250,6 @@ void bench_matrix_rank(const std::string& task) {
   }
 }
 
-ParallelAxes matrix_axes(const std::string& year) {
-  ParallelAxes axes;
-  if (year == "2024") {
-    axes.sizes = {"small"};
-    axes.common.batch_size = 16;
-  } else if (year == "2025") {
-    axes.contexts = {256};
-  } else {
-    axes.sizes = {"xl26"};
-    axes.contexts = {512};
-  }
-  return axes;
-}
-
 BenchReport bench_matrix(const BenchMatrixOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   const auto wrappers = division_names(options.wrappers, options.bucket_megabytes);

@@ -30,8 +30,6 @@ struct BenchMatrixOptions {
   MatrixPlan plan;  // its case and implementations are replaced
   TellProgress progress = {};
 };
-// "2024", "2025", "2026": the sizes of the handouts.
-ParallelAxes matrix_axes(const std::string& year);
 
 // Records of a training run each: samples "steps" (seconds) and "validation loss" (after each
 // epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left out

@@ -98,16 +98,6 @@ std::vector<std::string> norm_implementations() {
   return {"flashstep", "naive", "libtorch", "compiled", "layer_norm"};
 }
 
-BenchNormOptions norm_preset(const std::string& name) {
-  BenchNormOptions options;
-  if (name == "2024") return options;
-  options.rows = name == "cpu" ? 10'000 : 4096;
-  if (name == "cpu") return options;
-  options.widths = {1024, 4096};
-  options.cell_seconds = 0.2;
-  return options;
-}
-
 double norm_tolerance(const std::string& dtype) {
   // Values of up to six root mean squares: half a unit of 8 bits is 2^-9 of them. fp32 sums tens of
   // thousands of terms besides.

@@ -24,9 +24,6 @@ struct BenchNormOptions {
   TellProgress progress = {};
 };
 
-// "2024": the handout's; "cpu": a fifth of its rows; "quick": two widths, few rows.
-BenchNormOptions norm_preset(const std::string& name);
-
 // "flashstep", "naive", "libtorch", "compiled": RMSNorm; "layer_norm": LibTorch's LayerNorm.
 std::vector<std::string> norm_implementations();
 

@@ -110,13 +110,5 @@ TEST(BenchNorm, TableSaysWhoIsFaster) {
   expect_parts(join(table.notes), {"flashstep has 2.50 times the speed of naive"});
 }
 
-TEST(BenchNorm, Presets) {
-  const BenchNormOptions y2024 = norm_preset("2024");
-  EXPECT_EQ(y2024.rows, 50'000);
-  EXPECT_EQ(y2024.widths, (std::vector<int64_t>{1024, 2048, 4096, 8192}));
-  EXPECT_EQ(y2024.calls, 1000);
-  EXPECT_LT(norm_preset("cpu").rows, y2024.rows);
-}
-
 }  // namespace
 }  // namespace flashstep::tools

@@ -139,6 +139,12 @@ const std::vector<std::string>& notes(const std::string& name) {
 }
 const std::string& note(const std::string& name) { return notes(name).front(); }
 
+const std::map<std::string, std::map<std::string, std::string>>& command_presets() {
+  static const std::map<std::string, std::map<std::string, std::string>> all =
+      nlohmann::json::parse(preset_texts());
+  return all;
+}
+
 BenchReport report_of(const Benchmark& benchmark, const Records& records) {
   BenchReport report;
   report.failure = failure_of(benchmark.command, records);

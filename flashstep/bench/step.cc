@@ -165,32 +165,6 @@ void describe_records(const StepTask& task, int64_t whole_layers, std::vector<Re
     ours.fault = str("expected a gradient within ", most, " of the reference, got ", error);
 }
 
-BenchStepOptions step_preset(const std::string& name) {
-  BenchStepOptions options;
-  if (name.empty()) return options;
-  WorkloadAxes& axes = options.axes;
-  if (name != "2024") axes.precisions = {"fp32", "bf16"};
-  if (name == "peers") {
-    axes.sizes = {"tiny", "mini", "base"};
-    axes.contexts = {0};
-    options.warmups = {2};
-    options.task.steps = 3;
-    options.task.turns = 5;
-    options.task.peers = {"eager"};
-    return options;
-  }
-  axes.sizes = handout_sizes(name);
-  axes.modes = {"forward", "step"};
-  if (name == "2025") axes.contexts = {128, 256, 512, 1024};
-  if (name == "2026") axes.contexts = {512};
-  if (name == "2024") {
-    axes.common.batch_size = 16;
-    options.warmups = {1};
-    options.task.steps = 5;
-  }
-  return options;
-}
-
 BenchReport bench_step(const BenchStepOptions& options) {
   const StepTask& task = options.task;
   require(!task.graph || options.axes.common.device == "cuda",

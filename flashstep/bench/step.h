@@ -46,10 +46,6 @@ struct BenchStepOptions {
   TellProgress progress = {};
 };
 
-// "": small; "2024", "2025", "2026": the handout's sizes; "peers": tiny, mini and base beside
-// PyTorch. UserError for others.
-BenchStepOptions step_preset(const std::string& name);
-
 // One line a case and warm-up: what the columns mean is in docs/measuring.md. Where memory is too
 // small, or a peer does not run, the cells say so and the rest is measured. Without peers nothing
 // is compared; with them the gradient of one sequence is held against the reference operations in

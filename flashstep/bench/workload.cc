@@ -113,18 +113,13 @@ bool has_backward(const Workload& workload) { return workload.mode != "forward";
 
 bool has_update(const Workload& workload) { return workload.mode == "step"; }
 
-std::vector<std::string> handout_sizes(const std::string& year) {
-  if (year == "2026") return {"small", "medium", "large", "xl26", "10B"};
-  require(year == "2024" || year == "2025",
-          "[workload] expected a handout of 2024, 2025 or 2026, got \"", year, "\"");
-  return {"small", "medium", "large", "xl", "2.7B"};
-}
-
 std::vector<std::string> sizes_named(const std::vector<std::string>& names) {
   std::vector<std::string> sizes;
   for (const std::string& name : names) {
-    const auto all = name == "all" ? handout_sizes("2025") : std::vector{name};
-    sizes.insert(sizes.end(), all.begin(), all.end());
+    if (name == "all")
+      sizes.insert(sizes.end(), {"small", "medium", "large", "xl", "2.7B"});
+    else
+      sizes.push_back(name);
   }
   return sizes;
 }

@@ -37,9 +37,7 @@ std::vector<std::string> workload_precisions();  // fp32, fp32-split, tf32, bf16
 bool has_backward(const Workload& workload);
 bool has_update(const Workload& workload);
 
-// The sizes of a handout ("2024", "2025", "2026"), smallest first.
-std::vector<std::string> handout_sizes(const std::string& year);
-// `names`, with those of 2025's handout in the place of "all".
+// `names`, with those of 2025's handout, smallest first, in the place of "all".
 std::vector<std::string> sizes_named(const std::vector<std::string>& names);
 // tiny, mini and base, which CPUs are compared on (vocabulary 4,096; batches of their own), and
 // model_size_names() (batch 4).

@@ -28,8 +28,7 @@ TEST(Workload, SizesByNameAndByNumbers) {
   EXPECT_EQ(model_name(resolved_workload(fewer).model), "1600/6400/20/25");
   for (const char* wrong : {"", "xxl", "64/256/2", "64/256/2/4/8", "64/256/2/x", "0/256/2/4"})
     EXPECT_THROW(model_by_name(wrong), UserError) << wrong;
-  for (const char* year : {"2024", "2025", "2026"}) EXPECT_EQ(handout_sizes(year).size(), 5u);
-  EXPECT_THROW(handout_sizes("2023"), UserError);
+  EXPECT_EQ(sizes_named({"all", "tiny"}).size(), 6u);
 }
 
 TEST(Workload, WhatCannotBeIsASentence) {

@@ -67,22 +67,6 @@ std::vector<measure::AreaSpan> passes(const measure::MemoryTrace& trace, measure
 
 }  // namespace
 
-MemoryOptions memory_preset(const std::string& name) {
-  MemoryOptions options;
-  WorkloadAxes& axes = options.axes;
-  axes.modes = {"forward", "step"};
-  if (name.empty()) return options;
-  require(name == "2024" || name == "2025" || name == "2026",
-          "[memory] expected a handout of 2024, 2025 or 2026, got \"", name, "\"");
-  axes.sizes = {name == "2026" ? "xl26" : "2.7B"};
-  axes.contexts = {128};
-  if (name == "2025") axes.contexts = {128, 256, 512};
-  if (name == "2026") axes.contexts = {128, 2048};
-  axes.precisions = {"fp32", "bf16"};
-  if (name == "2024") axes.common.batch_size = 16;
-  return options;
-}
-
 BenchReport memory_report(const MemoryOptions& options) {
   require(options.warmup >= 0 && options.largest >= 0,
           "[memory] expected numbers of warm-up passes and of lines from 0 on, got ",

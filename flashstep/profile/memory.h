@@ -16,17 +16,13 @@
 namespace flashstep::tools {
 
 struct MemoryOptions {
-  WorkloadAxes axes;
+  WorkloadAxes axes = {.modes = {"forward", "step"}};
   int64_t warmup = 1;     // passes before the recorded one: AdamW's state comes with the first
   int64_t largest = 15;   // lines a case in the table of the largest allocations
   bool reduce = true;     // beside a size that needs too much: as many of its layers as fit
   std::string directory;  // for the pictures over time and the snapshots; empty: none are made
   TellProgress progress = {};
 };
-
-// "": small; "2024", "2025", "2026": the handout's size, contexts, modes and precisions. UserError
-// for others.
-MemoryOptions memory_preset(const std::string& name);
 
 // Tables: the peaks, and below them "largest", "block", "operators" and "residual". Files of the
 // directory: memory_timeline_CASE.svg and CASE/memory_snapshot.pickle. Where memory is too small

@@ -154,29 +154,6 @@ Benchmark benchmark_of(const ProfileOptions& options, const std::vector<ProfileC
 
 }  // namespace
 
-ProfileOptions profile_preset(const std::string& name) {
-  ProfileOptions options;
-  options.axes.attentions = {"auto", "naive"};
-  if (name.empty()) return options;
-  options.axes.sizes = handout_sizes(name);
-  // Few: models of billions of parameters, of which a GPU repeats a step within a percent.
-  options.warmup = 2;
-  options.steps = 3;
-  options.recorded = 1;
-  if (name == "2024") {
-    options.axes.contexts = {128};
-    options.axes.common.batch_size = 16;
-    options.warmup = 1;
-    options.steps = 5;
-  } else if (name == "2025") {
-    options.axes.contexts = {128, 256, 512, 1024};
-  } else {
-    options.axes.sizes = {"small", "medium"};  // two of the caller's choice; and three contexts
-    options.axes.contexts = {256, 512, 1024};
-  }
-  return options;
-}
-
 BenchReport profile_report(const ProfileOptions& options) {
   const std::vector<Workload> workloads = workloads_of(options.axes);
   std::vector<ProfileCase> cases;

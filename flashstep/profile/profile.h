@@ -16,7 +16,8 @@
 namespace flashstep::tools {
 
 struct ProfileOptions {
-  WorkloadAxes axes;
+  // The steps of attention (scores, softmax, values) are kernels of their own in naive only.
+  WorkloadAxes axes = {.attentions = {"auto", "naive"}};
   int64_t warmup = 3;     // steps that are not timed, in a range of that name
   int64_t steps = 5;      // timed by the clock (on a GPU by events), without the profiler
   int64_t recorded = 2;   // under LibTorch's profiler, after one more, in which it is slow
@@ -28,11 +29,6 @@ struct ProfileOptions {
   std::string directory;  // for the chrome traces; empty: none are written
   TellProgress progress = {};
 };
-
-// "": small, with attention auto and naive; "2024", "2025", "2026": the handout's sizes and
-// contexts, each with both: the steps of attention (scores, softmax, values) are kernels of their
-// own in naive only. UserError for others.
-ProfileOptions profile_preset(const std::string& name);
 
 // The table of times, and below it "kernels", "classes", "shares", "ranges", "blocks" and (with
 // attention naive) "attention"; docs/measuring.md says what their columns mean. Pictures: a flame

@@ -166,7 +166,6 @@ TEST(Profile, WhatDoesNotFitIsACellAndWhatCannotBeIsAMistake) {
   EXPECT_EQ(texts(report.table, "pass").size(), 7u) << "the rest is measured";
   options.axes.sizes = {"nobody"};
   EXPECT_THROW(profile_report(options), UserError);
-  EXPECT_THROW(profile_preset("1999"), UserError);
 }
 
 TEST(Profile, ReadsATraceOfSomebodyElse) {
