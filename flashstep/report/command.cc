@@ -4,7 +4,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <unistd.h>
 
 #include "flashstep/base/signals.h"
@@ -25,24 +24,6 @@ std::string last_part(std::string line) {
 namespace fs = std::filesystem;
 
 constexpr double kMostSeconds = 120;  // a page of hundreds of pictures takes some ten
-
-bool in_path(const std::string& program) {
-  if (program.find('/') != std::string::npos) return access(program.c_str(), X_OK) == 0;
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (access((folder + "/" + program).c_str(), X_OK) == 0) return true;
-  }
-  return false;
-}
-
-std::string find_chromium() {
-  if (const char* named = std::getenv("FLASHSTEP_CHROMIUM")) return in_path(named) ? named : "";
-  for (const char* program : {"chromium", "chromium-browser", "google-chrome"}) {
-    if (in_path(program)) return program;
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -85,30 +66,40 @@ CommandOutcome run_command(const CommandOptions& options) {
 }
 
 std::string print_pdf(const fs::path& html, const fs::path& pdf) {
-  const std::string chromium = find_chromium();
-  if (chromium.empty()) return "there is no chromium in PATH";
   // A folder of its own for its state: a browser that is open has a lock on the usual one.
-  const fs::path state = fs::absolute(pdf).string() + ".state";
-  CommandOptions command;
-  command.command = {
-      chromium,
-      "--headless",
-      "--disable-gpu",
-      "--no-pdf-header-footer",
-      "--disable-pdf-tagging",  // saves a fourth of the time and two thirds of the file
-      "--user-data-dir=" + state.string(),
-      "--print-to-pdf=" + fs::absolute(pdf).string(),
-      "file://" + fs::absolute(html).string()};
-  // The page is our own and may load nothing; as root Chromium starts in no other way.
-  if (geteuid() == 0) command.command.insert(command.command.begin() + 1, "--no-sandbox");
-  command.most_seconds = kMostSeconds;
-  std::error_code error;
-  fs::remove(pdf, error);
-  const CommandOutcome outcome = run_command(command);
-  fs::remove_all(state, error);
-  if (!outcome.failure.empty()) return chromium + " " + outcome.failure;
-  if (fs::exists(pdf, error)) return "";
-  return str(chromium, " wrote none", outcome.last_error.empty() ? "" : ": " + outcome.last_error);
+  const fs::path state = fs::absolute(pdf).string() + ".state", printed = state / "page.pdf";
+  const char* named = std::getenv("FLASHSTEP_CHROMIUM");
+  std::vector<std::string> programs = {"chromium", "chromium-browser", "google-chrome"};
+  if (named != nullptr) programs = {named};
+  for (const std::string& chromium : programs) {
+    CommandOptions command;
+    command.command = {
+        chromium,
+        "--headless",
+        "--disable-gpu",
+        "--no-pdf-header-footer",
+        "--disable-pdf-tagging",  // saves a fourth of the time and two thirds of the file
+        "--user-data-dir=" + state.string(),
+        "--print-to-pdf=" + printed.string(),
+        "file://" + fs::absolute(html).string()};
+    // The page is our own and may load nothing; as root Chromium starts in no other way.
+    if (geteuid() == 0) command.command.insert(command.command.begin() + 1, "--no-sandbox");
+    command.most_seconds = kMostSeconds;
+    CommandOutcome outcome;
+    try {
+      outcome = run_command(command);
+    } catch (const NoProgram&) {
+      continue;
+    }
+    std::error_code missing, ignored;
+    if (outcome.failure.empty()) fs::rename(printed, pdf, missing);
+    fs::remove_all(state, ignored);
+    if (!outcome.failure.empty()) return chromium + " " + outcome.failure;
+    if (!missing) return "";
+    return str(chromium, " wrote none",
+               outcome.last_error.empty() ? "" : ": " + outcome.last_error);
+  }
+  return "there is no chromium in PATH";
 }
 
 }  // namespace flashstep::tools
