@@ -266,10 +266,8 @@ Facts norm_compiled(const Evidence& evidence) {
 // ---- The tokenizer, and limits
 
 Facts tokenizer_answer(const Evidence& evidence) {
-  const auto tables = evidence.tables("tokenizer");
-  if (tables.empty()) return {};
-  const TableRows& rows = tables.front();
-  evidence.use(rows);
+  const TableRows rows = evidence.rows("tokenizer");
+  if (rows.empty()) return {};
   std::vector<std::string> parts;
   for (const TableRows& work : rows.by({"work"})) {
     const std::string times = span_of(work.numbers("ratio"), 1);
