@@ -8,7 +8,8 @@ function(flashstep_measured_sources SOURCE RESULT)
     set(again "")
   endif()
   file(GLOB_RECURSE files ${again} "${SOURCE}/flashstep/*.cc" "${SOURCE}/flashstep/*.h" "${SOURCE}/flashstep/*.cu"
-    "${SOURCE}/flashstep/*.cuh" "${SOURCE}/flashstep/*.inc" "${SOURCE}/flashstep/data/stories/*.txt")
+    "${SOURCE}/flashstep/*.cuh" "${SOURCE}/flashstep/*.inc" "${SOURCE}/flashstep/data/stories/*.txt"
+    "${SOURCE}/flashstep/bench/presets.json")
   list(FILTER files EXCLUDE REGEX "_test\\.(cc|h)$|/test_[^/]*\\.h$|/flashstep/report/|/flashstep/testing/")
   list(SORT files)
   set(${RESULT} "${files}" PARENT_SCOPE)
