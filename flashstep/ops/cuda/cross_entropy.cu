@@ -1,6 +1,6 @@
 // Bound by memory: a row of logits is read once, into the registers of a block (up to 65,536
-// classes of a 16-bit dtype), and its gradient written once. Longer rows are read three times,
-// mostly from L2; rows that are not aligned go element by element.
+// classes of a 16-bit dtype), and its gradient written once. Longer rows are read twice; rows that
+// are not aligned go element by element.
 #include <cmath>
 #include <type_traits>
 
@@ -166,32 +166,57 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Any width and address.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    cross_entropy_elements_kernel(const __grid_constant__ CrossEntropy a) {
-  __shared__ Sum shared[kThreads / kWarpLanes];
+// Any number of classes, and with kWidth 1 any address: a row is read twice.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(2 * kThreads)
+    cross_entropy_long_kernel(const __grid_constant__ CrossEntropy a) {
+  constexpr int kBlock = 2 * kThreads;
+  __shared__ Sum shared[kBlock / kWarpLanes];
   const int64_t row = blockIdx.x;
   if (a.targets[row] == kIgnored) return skip_row<T>(a, row);
   const T* logits = static_cast<const T*>(a.logits) + row * a.stride;
   const float target_logit = logit_of_target(a, row, logits);
-  Sum all = {-INFINITY, 0};
-  for (int64_t i = threadIdx.x; i < a.classes; i += kThreads)
-    all.largest = fmaxf(all.largest, static_cast<float>(logits[i]));
-  const float base = base_of(all.largest);
-  for (int64_t i = threadIdx.x; i < a.classes; i += kThreads)
-    all.sum += exponential<T>(static_cast<float>(logits[i]) - base);
-  all = block_merged<T, kThreads / kWarpLanes>(all, shared);
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * kWidth;
+  const auto read_known = [&](int64_t i, float(&x)[kWidth]) {
+    read(logits + i, x);
+    if (i + kWidth <= a.classes) return;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      if (i + k >= a.classes) x[k] = -INFINITY;
+    }
+  };
+  Sum mine = {-INFINITY, 0};
+#pragma unroll 2
+  for (int64_t i = first; i < a.classes; i += kBlock * kWidth) {
+    float x[kWidth];
+    read_known(i, x);
+    float largest = mine.largest;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) largest = fmaxf(largest, x[k]);
+    const float base = base_of(largest);
+    if (largest > mine.largest) mine.sum *= exponential<T>(mine.largest - base);
+    mine.largest = largest;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) mine.sum += exponential<T>(x[k] - base);
+  }
+  const Sum all = block_merged<T, kBlock / kWarpLanes>(mine, shared);
   finish_row(a, row, all, target_logit);
   if (a.dlogits == nullptr) return;
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.stride;
   const int64_t target = a.targets[row];
   const float scale = 1.0f / *a.counted, share = scale / all.sum;
-  for (int64_t i = threadIdx.x; i < a.classes; i += kThreads) {
-    const float probability = exponential<T>(static_cast<float>(logits[i]) - all.largest) * share;
-    dlogits[i] = static_cast<T>(i == target ? probability - scale : probability);
+#pragma unroll 2
+  for (int64_t i = first; i < a.classes; i += kBlock * kWidth) {
+    float x[kWidth];
+    read_known(i, x);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      x[k] = exponential<T>(x[k] - all.largest) * share;
+      if (i + k == target) x[k] -= scale;
+    }
+    write(dlogits + i, x);
   }
-  for (int64_t i = a.classes + threadIdx.x; i < a.stride; i += kThreads) dlogits[i] = T(0.0f);
+  for (int64_t i = a.classes + threadIdx.x; i < a.stride; i += kBlock) dlogits[i] = T(0.0f);
 }
 
 template <typename T, int kWidth>
@@ -265,7 +290,11 @@ void launch(const CrossEntropy& a, cudaStream_t stream) {
       with(wide, std::integral_constant<int, 8>()) || with(wide, most)) {
     return;
   }
-  cross_entropy_elements_kernel<T><<<rows, kThreads, 0, stream>>>(a);
+  if (aligned) {
+    cross_entropy_long_kernel<T, kVector><<<rows, 2 * kThreads, 0, stream>>>(a);
+  } else {
+    cross_entropy_long_kernel<T, 1><<<rows, 2 * kThreads, 0, stream>>>(a);
+  }
 }
 
 }  // namespace
