@@ -3,28 +3,38 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <csignal>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <poll.h>
 #include <string_view>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "flashstep/comm/child.h"
+#include "flashstep/comm/output_queue.h"
+#include "flashstep/comm/rank_stream.h"
 #include "flashstep/error.h"
 
 namespace flashstep {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = OutputQueue::Clock;
 
 constexpr auto kSameSignal = std::chrono::milliseconds(500);  // sooner it is not a second one
-constexpr double kLastWordsSeconds = 2;  // of ranks that are asked a second time
+constexpr double kLastWordsSeconds = 2;  // of ranks that are asked a second time, and of others
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
+
+std::chrono::milliseconds from_seconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
 
 // Those that ask ranks to save and end.
 bool asks_for_an_end(int signal) {
@@ -37,76 +47,18 @@ bool is_ignored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// 0, or why they could not be written.
-int write_all(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) {  // somebody made the terminal that we share non-blocking
-      pollfd room = {descriptor, POLLOUT, 0};
-      poll(&room, 1, -1);
-      continue;
-    }
-    if (count < 0) return errno;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return 0;
+// Whether what is written to both comes to the same place.
+bool is_same_file(int a, int b) {
+  struct stat of_a = {}, of_b = {};
+  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
 }
-
-// One stream of a rank's output, passed on in whole lines.
-struct Stream {
-  int from = -1, to = -1;
-  std::string label, begun, last_line;
-  bool to_terminal = false;  // a closed one is none any more: known from the start
-  int lost = 0;              // why not all of it could be written
-
-  // What has come; a begun line only when `whole` or at the end of the stream, which is false.
-  bool pass_on(bool whole) {
-    char bytes[65536];
-    ssize_t count;
-    while ((count = read(from, bytes, sizeof bytes)) > 0 || (count < 0 && errno == EINTR)) {
-      if (count > 0) begun.append(bytes, static_cast<size_t>(count));
-    }
-    const bool open = count < 0 && errno == EAGAIN;
-    if ((whole || !open) && !begun.empty() && begun.back() != '\n') begun += '\n';
-    std::string lines;
-    size_t start = 0;
-    for (size_t end; (end = begun.find('\n', start)) != std::string::npos; start = end + 1) {
-      if (end > start) last_line = begun.substr(start, end - start);
-      lines += label;
-      lines.append(begun, start, end + 1 - start);
-    }
-    begun.erase(0, start);
-    const int error = write_all(to, lines);
-    // Whoever read our output may leave, or close the terminal: the ranks' work goes on, and that
-    // is no failure.
-    const bool nobody_reads = error == EPIPE || (error == EIO && to_terminal);
-    if (lost == 0 && !nobody_reads) lost = error;
-    return open;
-  }
-};
 
 struct Rank {
   Child child;
-  Stream out, err;
+  RankStream out, err;
   bool ended = false;
-  int status = 0;
-};
-
-// While it lives, a write to a closed pipe is an error like others, not this process's end.
-class NoPipeSignal {
- public:
-  NoPipeSignal() {
-    struct sigaction ignore = {};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &ignore, &before_);
-  }
-  ~NoPipeSignal() { sigaction(SIGPIPE, &before_, nullptr); }
-  NoPipeSignal(const NoPipeSignal&) = delete;
-  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
-
- private:
-  struct sigaction before_;
+  int status = 0;  // as waitpid() has it
 };
 
 // Blocks signals while it lives, and reads them from a descriptor.
@@ -148,7 +100,10 @@ class SignalQueue {
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options) : options_(options), ranks_(options.ranks) {}
+  explicit Launcher(const LaunchOptions& options)
+      : options_(options), out_(options.out), ranks_(options.ranks) {
+    if (!is_same_file(options.out, options.err)) own_err_.emplace(options.err);
+  }
   ~Launcher();
   int run();
 
@@ -157,25 +112,35 @@ class Launcher {
   void signal_all(int signal);
   void stop_others();
   void wait_for_news();
+  int milliseconds_to_wait();
+  void keep_deadlines();
+  std::optional<Clock::time_point> given_up_at(const OutputQueue& queue) const;
   void take_signals();
   bool is_second(int signal);
   void kill_after(double seconds);
-  void reap();
+  void see_who_ended();
   void judge(int rank);
   std::string last_words(const Rank& rank) const;
   bool all_ended() const {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended; });
   }
+  bool is_over();
+  OutputQueue& err() { return own_err_ ? *own_err_ : out_; }
+  std::vector<OutputQueue*> queues() {
+    return own_err_ ? std::vector{&out_, &*own_err_} : std::vector{&out_};
+  }
 
   const LaunchOptions& options_;
-  const NoPipeSignal no_pipe_signal_;
   SignalQueue signals_;
+  OutputQueue out_;
+  std::optional<OutputQueue> own_err_;  // none where it is the same file: lines stay whole
   const FreePort port_;
   std::vector<Rank> ranks_;
-  int forwarded_ = 0;         // the last that came and asks for an end
-  int code_ = 0;              // of the first rank that failed
-  bool interrupted_ = false;  // a rank ended because of forwarded_
-  bool cut_short_ = false;    // and was killed by it: it was not ready to save anything
+  int forwarded_ = 0;           // the last that came and asks for an end
+  int code_ = 0;                // of the first rank that failed
+  Clock::time_point asked_at_;  // when the first of those came
+  bool interrupted_ = false;    // a rank ended because of forwarded_, or output was given up
+  bool cut_short_ = false;      // and was killed by it: it was not ready to save anything
   std::map<int, Clock::time_point> first_came_;  // of SIGINT and SIGTERM
   bool stopping_ = false, killed_ = false;
   std::optional<Clock::time_point> kill_at_;
@@ -206,8 +171,8 @@ void Launcher::start() {
     Rank& rank = ranks_[i];
     rank.child = start_child(child);
     const std::string label = options_.label ? str("[rank ", i, "] ") : "";
-    rank.out = {rank.child.out, options_.out, label, "", "", isatty(options_.out) == 1, 0};
-    rank.err = {rank.child.err, options_.err, label, "", "", isatty(options_.err) == 1, 0};
+    rank.out = {rank.child.out, &out_, label};
+    rank.err = {rank.child.err, &err(), label};
   }
 }
 
@@ -226,33 +191,62 @@ void Launcher::stop_others() {
 }
 
 void Launcher::kill_after(double seconds) {
-  const auto at = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  const auto at = Clock::now() + from_seconds(seconds);
   kill_at_ = std::min(kill_at_.value_or(at), at);
 }
 
-void Launcher::wait_for_news() {
-  std::vector<pollfd> sources = {{signals_.descriptor(), POLLIN, 0}};
-  for (const Rank& rank : ranks_) {
-    for (const Stream* stream : {&rank.out, &rank.err}) {
-      if (stream->from >= 0) sources.push_back({stream->from, POLLIN, 0});
-    }
+// Of a reader that takes nothing, after a signal to stop: ranks may be caught in what they print,
+// and nobody else is waited for.
+std::optional<Clock::time_point> Launcher::given_up_at(const OutputQueue& queue) const {
+  const auto since = queue.waits_since();
+  if (!since || forwarded_ == 0 || !(queue.is_full() || all_ended())) return std::nullopt;
+  return std::max(*since, asked_at_) + from_seconds(kLastWordsSeconds);
+}
+
+int Launcher::milliseconds_to_wait() {
+  std::optional<Clock::time_point> next;
+  const auto until = [&](Clock::time_point at) { next = std::min(next.value_or(at), at); };
+  if (kill_at_ && !killed_) until(*kill_at_);
+  for (const OutputQueue* queue : queues()) {
+    if (const auto at = given_up_at(*queue)) until(*at);
   }
-  int timeout_ms = -1;
-  if (kill_at_ && !killed_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now());
-    timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
-  }
-  poll(sources.data(), sources.size(), timeout_ms);
-  for (Rank& rank : ranks_) {
-    for (Stream* stream : {&rank.out, &rank.err}) {
-      if (stream->from >= 0 && !stream->pass_on(false)) stream->from = -1;
-    }
+  if (!next) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+}
+
+void Launcher::keep_deadlines() {
+  for (OutputQueue* queue : queues()) {
+    const auto at = given_up_at(*queue);
+    if (!at || Clock::now() < *at) continue;
+    interrupted_ = true;
+    queue->drop();
   }
   if (kill_at_ && !killed_ && Clock::now() >= *kill_at_) {
     killed_ = true;
     if (!stopping_) interrupted_ = cut_short_ = true;
     signal_all(SIGKILL);
   }
+}
+
+void Launcher::wait_for_news() {
+  std::vector<pollfd> sources = {{signals_.descriptor(), POLLIN, 0}};
+  for (const OutputQueue* queue : queues()) sources.push_back({queue->news(), POLLIN, 0});
+  std::vector<std::pair<size_t, RankStream*>> streams;  // those with room for what they print
+  for (Rank& rank : ranks_) {
+    for (RankStream* stream : {&rank.out, &rank.err}) {
+      if (stream->from < 0 || stream->to->is_full()) continue;
+      streams.emplace_back(sources.size(), stream);
+      sources.push_back({stream->from, POLLIN, 0});
+    }
+  }
+  if (poll(sources.data(), sources.size(), milliseconds_to_wait()) > 0) {
+    for (OutputQueue* queue : queues()) queue->take_news();
+    for (const auto& [index, stream] : streams) {
+      if (sources[index].revents != 0) stream->pass_on(SIZE_MAX);
+    }
+  }
+  keep_deadlines();
 }
 
 // Of the two that people send.
@@ -266,8 +260,11 @@ bool Launcher::is_second(int signal) {
 // killed.
 void Launcher::take_signals() {
   while (const int signal = signals_.next()) {
-    if (signal == SIGCHLD) continue;  // reap() looks at everyone
-    if (asks_for_an_end(signal)) forwarded_ = signal;
+    if (signal == SIGCHLD) continue;  // see_who_ended() looks at everyone
+    if (asks_for_an_end(signal)) {
+      if (forwarded_ == 0) asked_at_ = Clock::now();
+      forwarded_ = signal;
+    }
     signal_all(signal);
     if (is_second(signal)) kill_after(std::min(options_.stop_seconds, kLastWordsSeconds));
   }
@@ -295,37 +292,41 @@ void Launcher::judge(int index) {
   code_ = code;
   stop_others();
   const bool alone = all_ended();
-  write_all(options_.err, str("flashstep: [launch] rank ", index, " of ", options_.ranks,
-                              " (process ", rank.child.pid, ") ", describe_end(rank.status),
-                              last_words(rank), alone ? "" : "; stopping the other ranks", "\n"));
+  err().add(str("flashstep: [launch] rank ", index, " of ", options_.ranks, " (process ",
+                rank.child.pid, ") ", describe_end(rank.status), last_words(rank),
+                alone ? "" : "; stopping the other ranks", "\n"));
 }
 
-void Launcher::reap() {
+void Launcher::see_who_ended() {
   for (int i = 0; i < options_.ranks; ++i) {
     Rank& rank = ranks_[i];
     if (rank.ended || waitpid(rank.child.pid, &rank.status, WNOHANG) != rank.child.pid) continue;
     rank.ended = true;
-    for (Stream* stream : {&rank.out, &rank.err}) {
-      if (stream->from >= 0) stream->pass_on(true);
-      stream->from = -1;  // what its own children may still print is not awaited
-    }
+    rank.out.finish();
+    rank.err.finish();
     judge(i);
   }
 }
 
+bool Launcher::is_over() {
+  if (!all_ended()) return false;
+  for (const OutputQueue* queue : queues()) {
+    if (queue->waits_since()) return false;
+  }
+  return true;
+}
+
 int Launcher::run() {
   start();
-  while (!all_ended()) {
+  while (!is_over()) {
     wait_for_news();
     take_signals();
-    reap();
+    see_who_ended();
   }
   if (code_ != 0) return code_;
   if (interrupted_) return 128 + forwarded_;
-  for (const Rank& rank : ranks_) {
-    if (rank.out.lost != 0)
-      throw_errno(rank.out.lost, "[launch] the ranks' output could not be written");
-  }
+  if (out_.error() != 0)
+    throw_errno(out_.error(), "[launch] the ranks' output could not be written");
   return 0;
 }
 

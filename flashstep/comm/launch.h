@@ -27,6 +27,10 @@ struct LaunchOptions {
 // such program, MachineError if a rank cannot be started otherwise, or if all went well but their
 // output could not be written to `out` (whoever reads it may leave, or close the terminal: that is
 // no error).
+// Their output waits for its reader, and they for it; neither signals nor ends of ranks do. After a
+// signal to stop, a reader that takes nothing for 2 s is given up where somebody waits for it:
+// ranks that print more than 1 MiB, or, once they have ended, this function. Signals are taken from
+// a descriptor: other threads of the caller must block those above, and SIGCHLD.
 int launch(const LaunchOptions& options);
 
 }  // namespace flashstep

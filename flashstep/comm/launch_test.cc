@@ -56,10 +56,11 @@ Launched launch_shell(int ranks, const std::string& script, double stop_seconds 
 // The same with two, and a SIGTERM when they have come to their traps, or several.
 Launched launch_and_interrupt(const std::string& script, int signals = 1,
                               double stop_seconds = 30) {
-  sigset_t term, before;  // blocked in both threads, so that the launcher's descriptor gets it
-  sigemptyset(&term);
-  sigaddset(&term, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &term, &before);
+  sigset_t signals_taken, before;  // blocked in both threads: the launcher's descriptor gets them
+  sigemptyset(&signals_taken);
+  sigaddset(&signals_taken, SIGTERM);
+  sigaddset(&signals_taken, SIGCHLD);
+  pthread_sigmask(SIG_BLOCK, &signals_taken, &before);
   std::thread interrupter([signals] {
     for (int i = 0; i < signals; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(700));
