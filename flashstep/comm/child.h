@@ -1,6 +1,9 @@
 // Ranks as child processes of this one: for `flashstep launch`, and for tests.
 #pragma once
 
+#include <set>
+#include <sys/types.h>
+
 #include "flashstep/base/subprocess.h"
 #include "flashstep/detail/environment.h"
 
@@ -24,5 +27,8 @@ class FreePort {
 // `base` (of this process, usually) with what makes a process rank `rank` of `world_size` on this
 // machine, whose rank 0 holds the store at `port`; 0 is any, for a single rank.
 Variables rank_variables(Variables base, int rank, int world_size, int port);
+
+// Whether a process that is no zombie is in one of these process groups. Looks at all processes.
+bool is_anyone_in(const std::set<pid_t>& groups);
 
 }  // namespace flashstep

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <poll.h>
+#include <set>
 #include <string_view>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -29,6 +30,7 @@ using Clock = OutputQueue::Clock;
 
 constexpr auto kSameSignal = std::chrono::milliseconds(500);  // sooner it is not a second one
 constexpr double kLastWordsSeconds = 2;  // of ranks that are asked a second time, and of others
+constexpr auto kLookAgain = std::chrono::milliseconds(50);  // for what tells nobody of its end
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
 
@@ -148,8 +150,8 @@ class Launcher {
 
 Launcher::~Launcher() {
   for (Rank& rank : ranks_) {
-    if (rank.child.pid > 0 && !rank.ended) {
-      kill(-rank.child.pid, SIGKILL);
+    if (rank.child.pid > 0) {
+      if (!rank.ended) kill(-rank.child.pid, SIGKILL);
       waitpid(rank.child.pid, nullptr, 0);
     }
     for (const int descriptor : {rank.child.out, rank.child.err}) {
@@ -176,10 +178,10 @@ void Launcher::start() {
   }
 }
 
+// With their own children, those of ranks that have ended as well: their numbers are no other's, as
+// see_who_ended() leaves zombies.
 void Launcher::signal_all(int signal) {
-  for (const Rank& rank : ranks_) {
-    if (!rank.ended) kill(-rank.child.pid, signal);
-  }
+  for (const Rank& rank : ranks_) kill(-rank.child.pid, signal);
 }
 
 void Launcher::stop_others() {
@@ -207,6 +209,7 @@ int Launcher::milliseconds_to_wait() {
   std::optional<Clock::time_point> next;
   const auto until = [&](Clock::time_point at) { next = std::min(next.value_or(at), at); };
   if (kill_at_ && !killed_) until(*kill_at_);
+  if (kill_at_ && !killed_ && all_ended()) until(Clock::now() + kLookAgain);
   for (const OutputQueue* queue : queues()) {
     if (const auto at = given_up_at(*queue)) until(*at);
   }
@@ -297,19 +300,36 @@ void Launcher::judge(int index) {
                 alone ? "" : "; stopping the other ranks", "\n"));
 }
 
+// Whoever has stays a zombie while this lives: the number of its process group is no other's.
 void Launcher::see_who_ended() {
   for (int i = 0; i < options_.ranks; ++i) {
     Rank& rank = ranks_[i];
-    if (rank.ended || waitpid(rank.child.pid, &rank.status, WNOHANG) != rank.child.pid) continue;
+    siginfo_t end = {};
+    if (rank.ended ||
+        waitid(P_PID, static_cast<id_t>(rank.child.pid), &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        end.si_pid == 0) {
+      continue;
+    }
     rank.ended = true;
+    rank.status = end.si_code == CLD_EXITED ? W_EXITCODE(end.si_status, 0) : end.si_status;
     rank.out.finish();
     rank.err.finish();
     judge(i);
   }
 }
 
+// Nobody is waited for whom ranks that went well, or were asked to save, have left behind. When a
+// job is stopped, nobody stays: ranks' children have until kill_at_ as well, but not long.
 bool Launcher::is_over() {
   if (!all_ended()) return false;
+  if (kill_at_ && !killed_) {
+    std::set<pid_t> groups;
+    for (const Rank& rank : ranks_) groups.insert(rank.child.pid);
+    if (is_anyone_in(groups)) {
+      kill_after(std::min(options_.stop_seconds, kLastWordsSeconds));
+      return false;
+    }
+  }
   for (const OutputQueue* queue : queues()) {
     if (queue->waits_since()) return false;
   }

@@ -19,10 +19,11 @@ struct LaunchOptions {
 // Starts the ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 // (a free one that stays theirs), forwards SIGINT, SIGTERM, SIGHUP (unless it is
 // ignored), SIGXCPU, SIGUSR1 and SIGUSR2 to them, and waits. When a rank ends with another code
-// than 0, says which, why and its exit code, and stops the others. A forwarded signal waits for as
-// long as they need to save; the same SIGINT or SIGTERM half a second later kills those that have
-// not ended by it within 2 s (or stop_seconds, where that is less). They are stopped as well when
-// this process dies. Returns 0; or the first failed rank's exit code; 1 if it was killed by a
+// than 0, says which, why and its exit code, and stops the others, and what they all have started
+// in their process groups; after a moment (2 s) nothing of these is left. A forwarded signal waits
+// for as long as they need to save; the same SIGINT or SIGTERM half a second later kills those that
+// have not ended by it within 2 s (or stop_seconds, where that is less). They are stopped as well
+// when this process dies. Returns 0; or the first failed rank's exit code; 1 if it was killed by a
 // signal; 128 + signal when one was forwarded and the ranks ended by it. UserError if there is no
 // such program, MachineError if a rank cannot be started otherwise, or if all went well but their
 // output could not be written to `out` (whoever reads it may leave, or close the terminal: that is

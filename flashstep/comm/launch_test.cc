@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -226,6 +227,59 @@ TEST(Launch, TheSecondSignalKillsTheDeaf) {
   EXPECT_EQ(launched.code, 143);
   EXPECT_LT(launched.seconds, 8);
   EXPECT_FALSE(contains(launched.err, "[launch]")) << launched.err;
+}
+
+// Until it has ended, at most 5 s; what is left of a process may be a zombie for a moment.
+bool ends(pid_t process) {
+  for (int i = 0; i < 500; ++i) {
+    std::ifstream file(str("/proc/", process, "/stat"));
+    std::string stat;
+    if (!std::getline(file, stat) || stat.find(") Z ") != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+// The number behind `word` in what ranks printed.
+pid_t process_behind(const std::string& word, const std::string& text) {
+  const size_t at = text.find(word);
+  return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + word.size());
+}
+
+// As the processes that load a rank's data: of a rank that has failed, too.
+TEST(Launch, AFailedRanksOwnChildrenEndWithTheJob) {
+  const Launched launched = launch_shell(
+      2,
+      "if [ $RANK = 0 ]; then sleep 100; fi; sleep 100 & echo heeds $!;"
+      "sh -c 'trap \"\" TERM; echo deaf $$; while true; do sleep 0.1; done' & sleep 0.5; exit 3");
+  EXPECT_EQ(launched.code, 3);
+  EXPECT_LT(launched.seconds, 10);
+  for (const char* word : {"heeds ", "deaf "}) {
+    const pid_t child = process_behind(word, launched.out);
+    ASSERT_GT(child, 0) << launched.out;
+    EXPECT_TRUE(ends(child)) << word;
+    kill(child, SIGKILL);
+  }
+}
+
+// They are asked, and get a moment: to remove shared memory, say.
+TEST(Launch, AFailedRanksOwnChildrenMayTidyUp) {
+  const std::string tidied = str("/tmp/flashstep-launch-tidied-", getpid());
+  const Launched launched =
+      launch_shell(1, str("(trap 'sleep 0.3; touch ", tidied,
+                          "; exit' TERM; while true; do sleep 0.05; done) & sleep 0.5; exit 3"));
+  EXPECT_EQ(launched.code, 3);
+  EXPECT_LT(launched.seconds, 10);
+  EXPECT_EQ(unlink(tidied.c_str()), 0);
+}
+
+// What a rank that went well leaves behind on purpose stays.
+TEST(Launch, WhatAGoodJobLeavesRunningStays) {
+  const Launched launched = launch_shell(1, "sleep 100 >&- 2>&- & echo stays $!");
+  EXPECT_EQ(launched.code, 0);
+  const pid_t child = process_behind("stays ", launched.out);
+  ASSERT_GT(child, 0) << launched.out;
+  EXPECT_EQ(kill(child, SIGKILL), 0);
 }
 
 TEST(Launch, SaysWhatCannotBeStarted) {
