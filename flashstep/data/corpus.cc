@@ -99,10 +99,10 @@ void check_or_make(const CorpusOptions& options, const fs::path& manifest, const
           verdict.why);
   if (verdict.is_of_others && options.may_replace) options.may_replace(verdict.why);
   make_directories(options.directory);
-  const std::string kept = begin_stage(manifest, stage);
-  if (!kept.empty() && options.say) options.say(kept);
+  const StageBegun begun = begin_stage(manifest, stage);
+  if (!begun.kept.empty() && options.say) options.say(begun.kept);
   make();
-  write_manifest(manifest, stage);
+  write_manifest(manifest, stage, begun);
 }
 
 Paths write_story_corpus(const CorpusOptions& options) {

@@ -204,6 +204,25 @@ TEST_F(CorpusTest, UsesAValidationFileOfItsOwn) {
   EXPECT_THROW(prepare_corpus(options), UserError);
 }
 
+// As `mv` puts it there, while it is cut.
+TEST_F(CorpusTest, ATextThatIsReplacedWhileItIsReadIsRefused) {
+  std::string first, second;
+  for (int i = 0; i < 50'000; ++i) first += "alpha beta\n", second += "gamma iota\n";
+  CorpusOptions options;
+  options.source = write("text.txt", first).string();
+  options.directory = directory_ / "data";
+  options.progress = [&](uint64_t, uint64_t) {
+    if (read_file(options.source) != second) fs::rename(write("new.txt", second), options.source);
+  };
+  testing::expect_sentence([&] { prepare_corpus(options); },
+                           {"text.txt to stay as it is while it is read"});
+  options.only_check = true;
+  testing::expect_sentence([&] { prepare_corpus(options); }, {"was not finished"});
+  options.only_check = false;
+  const Corpus corpus = prepare_corpus(options);
+  EXPECT_EQ(read_file(corpus.train[0]) + read_file(corpus.validation[0]), second);
+}
+
 TEST_F(CorpusTest, WritesTheStoriesOnce) {
   CorpusOptions options;
   options.source = "stories";

@@ -24,15 +24,28 @@ int64_t modified_ns(fs::file_time_type time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
 }
 
-ManifestFile describe(const fs::path& path) {
+// Size and time, by which holds() knows a file, too. (Not its inode's number: some file systems
+// give a file another one when they have forgotten it.)
+ManifestFile state_of(const fs::path& path) {
   ManifestFile file;
   file.path = path.string();
-  // Times first: a change while the file is being hashed is then seen as one.
-  std::error_code error;
+  std::error_code error;  // a missing file has a size and a time of its own
   file.modified_ns = modified_ns(fs::last_write_time(path, error));
-  file.hash = hash_file(path);
   file.size_bytes = fs::file_size(path, error);
   return file;
+}
+
+// Time first: to the next run a change while the file is being hashed is one.
+ManifestFile describe(const fs::path& path) {
+  ManifestFile file = state_of(path);
+  file.hash = hash_file(path);
+  return file;
+}
+
+std::vector<ManifestFile> unfinished(const std::vector<fs::path>& outputs) {
+  std::vector<ManifestFile> files;
+  for (const fs::path& output : outputs) files.emplace_back().path = output.string();
+  return files;
 }
 
 Json to_json(const std::vector<ManifestFile>& files) {
@@ -96,6 +109,17 @@ std::optional<Manifest> read_manifest(const fs::path& path) {
     return parse_manifest(read_file(path), path.string());
   } catch (const UserError&) {
     return std::nullopt;
+  }
+}
+
+void require_same_inputs(const fs::path& path, const Stage& stage, const StageBegun& begun) {
+  for (const ManifestFile& before : begun.inputs) {
+    const ManifestFile now = state_of(before.path);
+    if (now.size_bytes == before.size_bytes && now.modified_ns == before.modified_ns) continue;
+    write_as_json(path, stage, {}, unfinished(stage.outputs));
+    throw UserError(str("[data] expected ", before.path, " to stay as it is while it is read, ",
+                        "got another file or a change: run the same command again when nobody ",
+                        "writes to it"));
   }
 }
 
@@ -201,24 +225,25 @@ void require_own_outputs(const fs::path& path, const Stage& stage) {
   }
 }
 
-std::string begin_stage(const fs::path& path, const Stage& stage) {
+StageBegun begin_stage(const fs::path& path, const Stage& stage) {
   require_own_outputs(path, stage);
   const std::optional<Manifest> manifest = read_manifest(path);
-  const std::string kept = manifest ? keep_changed(*manifest, path, stage) : "";
-  std::vector<ManifestFile> outputs;
-  bool all_known = true;
-  for (const fs::path& output : stage.outputs) {
-    all_known = all_known && speaks_of(manifest, stage, output);
-    outputs.emplace_back().path = output.string();
-  }
-  if (!all_known) write_as_json(path, stage, {}, outputs);
-  return kept;
+  StageBegun begun;
+  if (manifest) begun.kept = keep_changed(*manifest, path, stage);
+  const bool all_known =
+      std::all_of(stage.outputs.begin(), stage.outputs.end(),
+                  [&](const fs::path& output) { return speaks_of(manifest, stage, output); });
+  if (!all_known) write_as_json(path, stage, {}, unfinished(stage.outputs));
+  for (const fs::path& input : stage.inputs) begun.inputs.push_back(state_of(input));
+  return begun;
 }
 
-void write_manifest(const fs::path& path, const Stage& stage) {
+void write_manifest(const fs::path& path, const Stage& stage, const StageBegun& begun) {
+  require_same_inputs(path, stage, begun);
   std::vector<ManifestFile> inputs, outputs;
   for (const fs::path& input : stage.inputs) inputs.push_back(describe(input));
   for (const fs::path& output : stage.outputs) outputs.push_back(describe(output));
+  require_same_inputs(path, stage, begun);  // what was hashed is what was read
   write_as_json(path, stage, inputs, outputs);
 }
 

@@ -40,14 +40,22 @@ std::filesystem::path manifest_path(const std::filesystem::path& output);
 // somebody else made it, and it is not to be replaced.
 void require_own_outputs(const std::filesystem::path& path, const Stage& stage);
 
-// Before the stage's outputs are made: require_own_outputs(), and a manifest that names them if
-// there is none yet. That one does not hold, but by it what a killed process leaves is known as
-// ours. A finished output that somebody has changed since is not lost: it is renamed to
-// NAME.changed beside the manifest, and a sentence says so. Empty: there is none.
-std::string begin_stage(const std::filesystem::path& path, const Stage& stage);
+struct StageBegun {
+  std::string kept;                  // what was renamed, a sentence; empty: nothing
+  std::vector<ManifestFile> inputs;  // as they were then, without hashes
+};
 
-// Hashes the stage's files and writes the manifest. UserError if one cannot be read.
-void write_manifest(const std::filesystem::path& path, const Stage& stage);
+// Before the stage's inputs are read and its outputs made: require_own_outputs(), and a manifest
+// that names them if there is none yet. That one does not hold, but by it what a killed process
+// leaves is known as ours. A finished output that somebody has changed since is not lost: it is
+// renamed to NAME.changed beside the manifest.
+StageBegun begin_stage(const std::filesystem::path& path, const Stage& stage);
+
+// Hashes the stage's files and writes the manifest. UserError if one cannot be read; and if an
+// input has another size or time of change than when the stage was begun: nobody knows then what
+// the outputs were made of, and the manifest says that they were not finished.
+void write_manifest(const std::filesystem::path& path, const Stage& stage,
+                    const StageBegun& begun = {});
 
 struct Verdict {
   bool holds = false;

@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -128,9 +130,9 @@ TEST_F(ManifestTest, RefusesToDescribeMissingFiles) {
 
 TEST_F(ManifestTest, WhatSomebodyElseMadeIsNotReplaced) {
   EXPECT_NO_THROW(require_own_outputs(manifest_, stage_));
-  EXPECT_EQ(begin_stage(manifest_, stage_), "");
+  EXPECT_EQ(begin_stage(manifest_, stage_).kept, "");
   write_file(tokens_, "654321");  // changed, but made here: made anew, and the change is kept
-  EXPECT_NE(begin_stage(manifest_, stage_).find("tokens.npy.changed"), std::string::npos);
+  EXPECT_TRUE(contains(begin_stage(manifest_, stage_).kept, "tokens.npy.changed"));
   EXPECT_EQ(read_file(tokens_.string() + ".changed"), "654321");
   EXPECT_FALSE(fs::exists(tokens_));
   write_file(tokens_, "123456");
@@ -154,10 +156,38 @@ TEST_F(ManifestTest, WhatAKilledProcessLeftIsKnownAsOurs) {
   fs::last_write_time(tokens_, fs::file_time_type::clock::from_sys(std::chrono::sys_seconds()));
   expect_broken(stage_, "tokens.npy was not finished");
   EXPECT_NO_THROW(begin_stage(manifest_, stage_));
-  write_manifest(manifest_, stage_);
+  write_manifest(manifest_, stage_, begin_stage(manifest_, stage_));
   EXPECT_TRUE(holds(manifest_, stage_).holds);
   begin_stage(manifest_, stage_);
   EXPECT_TRUE(holds(manifest_, stage_).holds) << "an older claim stays as it is";
+}
+
+// What was made of a text that is another one by now is not recorded as made of that one.
+TEST_F(ManifestTest, AnInputThatChangesWhileItIsReadIsRefused) {
+  for (const bool was_made_before : {true, false}) {
+    if (!was_made_before) fs::remove(manifest_), fs::remove(tokens_);
+    const StageBegun begun = begin_stage(manifest_, stage_);
+    write_file(tokens_, was_made_before ? "of the first" : "of the second");
+    write_file(directory_ / "new.txt", "Twice upon a day");  // as long as the text
+    touch(directory_ / "new.txt");
+    if (!was_made_before) touch(directory_ / "new.txt");
+    fs::rename(directory_ / "new.txt", text_);
+    EXPECT_EQ(testing::refusal([&] { write_manifest(manifest_, stage_, begun); }),
+              str("[data] expected ", text_.string(),
+                  " to stay as it is while it is read, got another file or a change: run the same "
+                  "command again when nobody writes to it"));
+    expect_broken(stage_, "tokens.npy was not finished");
+    EXPECT_EQ(begin_stage(manifest_, stage_).kept, "") << "what was not finished is nobody's work";
+    write_manifest(manifest_, stage_, begin_stage(manifest_, stage_));
+    EXPECT_TRUE(holds(manifest_, stage_).holds);
+  }
+}
+
+TEST_F(ManifestTest, AnInputThatIsRemovedWhileItIsReadIsRefused) {
+  const StageBegun begun = begin_stage(manifest_, stage_);
+  fs::remove(text_);
+  EXPECT_THROW(write_manifest(manifest_, stage_, begun), UserError);
+  expect_broken(stage_, "tokens.npy was not finished");
 }
 
 }  // namespace

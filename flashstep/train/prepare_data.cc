@@ -38,13 +38,13 @@ std::string lines_of(const std::vector<std::string>& texts) {
 
 // To the stage's one output.
 uint64_t write_tokens(const Tokenizer& tokenizer, const std::vector<fs::path>& texts,
-                      const EncodeOptions& options, const Stage& stage) {
+                      const EncodeOptions& options, const Stage& stage, const StageBegun& begun) {
   const fs::path& output = stage.outputs.front();
   TokenFileWriter writer(output, tokenizer.vocab_size());
   const uint64_t count = encode_files(tokenizer, texts, options,
                                       [&](std::span<const uint32_t> ids) { writer.append(ids); });
   writer.commit();
-  write_manifest(manifest_path(output), stage);
+  write_manifest(manifest_path(output), stage, begun);
   return count;
 }
 
@@ -240,7 +240,8 @@ class Preparation {
     const Stage stage = tokenizer_stage(corpus.train);
     if (is_done(output, stage)) return Tokenizer::load(output);
     require_own_tokenizer(stage);
-    say(begin_stage(manifest_path(output), stage));
+    const StageBegun begun = begin_stage(manifest_path(output), stage);
+    say(begun.kept);
     BpeOptions options;
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
@@ -251,7 +252,7 @@ class Preparation {
     options.merge_progress = interruptible({}, kStopped);
     const Tokenizer trained = train_bpe(corpus.train, options);
     save_tokenizer(trained, output);
-    write_manifest(manifest_path(output), stage);
+    write_manifest(manifest_path(output), stage, begun);
     if (!options_.quiet && trained.vocab_size() < settings.vocab_size) {
       std::fprintf(
           stderr, "[tokenizer] %s tokens of the %s asked for: the text has no pair left for more\n",
@@ -275,13 +276,14 @@ class Preparation {
           flashstep::str(added, " of ", json_spelling(document_end));
     }
     if (is_done(output, stage)) return output;
-    say(begin_stage(manifest_path(output), stage));
+    const StageBegun begun = begin_stage(manifest_path(output), stage);
+    say(begun.kept);
     say(note_of_missing_bytes(tokenizer));
     EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());
     options.behind = std::move(ends);
-    write_tokens(tokenizer, texts, options, stage);
+    write_tokens(tokenizer, texts, options, stage, begun);
     return output;
   }
 
@@ -330,7 +332,7 @@ uint64_t encode_to_file(const Tokenizer& tokenizer, const std::vector<fs::path>&
     require(made_by == stage.name, "[tokenizer] expected another file than ", output.string(),
             ", which a run has prepared, as ", manifest.string(), " says");
   }
-  return write_tokens(tokenizer, texts, options, stage);
+  return write_tokens(tokenizer, texts, options, stage, /*begun=*/{});
 }
 
 void require_tokens_of(const Tokenizer& tokenizer, const fs::path& tokens) {
