@@ -1,6 +1,7 @@
 #include "flashstep/comm/agreement.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 
 #include "flashstep/base/hash.h"
@@ -52,6 +53,11 @@ void require_agreement(const std::vector<std::string>& lines, const Group& group
                         difference->rank));
 }
 
+void wait_for_all(const Group* group, const std::string& what) {
+  constexpr std::chrono::hours kLongest(72);
+  if (group != nullptr) group->barrier(what, kLongest);
+}
+
 void on_first_rank(const Group* group, const std::string& prefix,
                    const std::function<void()>& work) {
   if (group == nullptr) return work();
@@ -68,6 +74,7 @@ void on_first_rank(const Group* group, const std::string& prefix,
       message = str('m', error.what());
     }
   }
+  wait_for_all(group, "waiting for rank 0");
   message = group->broadcast(message);
   if (thrown) std::rethrow_exception(thrown);
   if (message.empty()) return;

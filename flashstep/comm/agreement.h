@@ -34,9 +34,14 @@ std::optional<Difference> first_difference(const std::vector<std::string>& lines
 void require_agreement(const std::vector<std::string>& lines, const Group& group,
                        const std::string& expected, const std::string& none = "nothing");
 
-// What rank 0 does for all; `group` null: this process does it. What it throws is thrown on all: a
-// UserError as AgreedError, anything else, on the others, as a MachineError with `prefix` before
-// its sentence. All ranks call it.
+// Returns when all ranks have called it: after work that only some do, and that takes what it takes
+// (downloads, hashes of large files), longer than a collective may. A rank that is lost ends the
+// wait; `group` null: nobody is waited for. `what` says what the others wait for.
+void wait_for_all(const Group* group, const std::string& what);
+
+// What rank 0 does for all, for as long as that takes; `group` null: this process does it. What it
+// throws is thrown on all: a UserError as AgreedError, anything else, on the others, as a
+// MachineError with `prefix` before its sentence. All ranks call it.
 void on_first_rank(const Group* group, const std::string& prefix,
                    const std::function<void()>& work);
 

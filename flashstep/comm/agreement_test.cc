@@ -1,5 +1,8 @@
 #include "flashstep/comm/agreement.h"
 
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "flashstep/comm/outside_collectives.h"
@@ -53,6 +56,18 @@ TEST(Agreement, WhatRankZeroThrowsAllThrow) {
     EXPECT_EQ(sentence(MachineError("full")), group.is_first() ? "full" : "rank 0: full");
     on_first_rank(nullptr, "", [&] { ++calls; });
     EXPECT_EQ(calls, group.is_first() ? 2 : 1);
+  });
+}
+
+TEST(Agreement, RankZeroWorksForLongerThanACollectiveMayTake) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    GroupOptions options;
+    options.timeouts.collective = std::chrono::seconds(2);
+    const Group group(environment, options);
+    const auto work = [] { std::this_thread::sleep_for(std::chrono::seconds(5)); };
+    EXPECT_NO_THROW(on_first_rank(&group, "", work));
+    if (!group.is_first()) work();
+    EXPECT_NO_THROW(wait_for_all(&group, "waiting for rank 1"));
   });
 }
 

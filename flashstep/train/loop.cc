@@ -117,6 +117,7 @@ class Loop {
     const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
     std::optional<StoredCheckpoint> checkpoint;
     if (directory_ != nullptr) checkpoint = open_newest(directory_->checkpoints(), warn);
+    wait_for_all(group(), "waiting for rank 0 to find the newest checkpoint");
     checkpoint = share_checkpoint(std::move(checkpoint), group());
     RunCounters counters;
     if (checkpoint) {

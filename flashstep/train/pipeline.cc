@@ -326,6 +326,7 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
   if (directory != nullptr) keep_tokenizer(config, data.tokenizer, *directory);
   describe_run(training, environment);
   const Job job = make_job(training);
+  wait_for_all(group, "waiting for rank 0 to count the bigram model's pairs");
   return run(job, loop_options(training.config, options), directory);
 }
 

@@ -28,11 +28,6 @@ PreparedData prepare_together(const Config& config, const TrainOptions& options,
                               const Environment& environment, Group* group,
                               const std::string& read_tokens) {
   const bool is_first = environment.rank == 0, is_first_here = environment.local_rank == 0;
-  const auto wait_for = [&](const char* what) {
-    // Downloads and tokenizer training take what they take; a rank that is lost ends the wait.
-    constexpr std::chrono::hours kLongest(72);
-    if (group != nullptr) group->barrier(what, kLongest);
-  };
   std::optional<PreparedData> prepared;
   const auto prepare = [&] {
     prepared = prepare_data(config, {options.skip_data, options.quiet, read_tokens});
@@ -43,9 +38,9 @@ PreparedData prepare_together(const Config& config, const TrainOptions& options,
     if (group != nullptr) group->fail(interrupted.what());  // the others wait for the data
     throw;
   }
-  wait_for("waiting for rank 0 to prepare the data");
+  wait_for_all(group, "waiting for rank 0 to prepare the data");
   if (!is_first && is_first_here) prepare();
-  wait_for("waiting for every machine's first rank to prepare the data");
+  wait_for_all(group, "waiting for every machine's first rank to prepare the data");
   if (!prepared) prepare();
   return std::move(*prepared);
 }
