@@ -133,7 +133,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     if (!at::GradMode::is_enabled() || !input.defined() || !input.requires_grad()) return;
     const std::lock_guard lock(mutex_);
     uses_[unit].given.push_back(input.unsafeGetTensorImpl());
-    if (!has_frozen(unit)) return;
+    if (!units_[unit].has_frozen()) return;
     ++uses_[unit].inputs;
     if (input.is_leaf() && !is_in_backward()) return;
     input.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
@@ -286,23 +286,11 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     transport_ = copies_ ? kCopies : transport_of({at::empty({0}, device)}, *groups_.shards);
   }
 
-  bool has_trained(size_t unit) const {
-    const auto& tensors = units_[unit].tensors();
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [](const ShardedTensor& t) { return t.tensor.requires_grad(); });
-  }
-
-  bool has_frozen(size_t unit) const {
-    const auto& tensors = units_[unit].tensors();
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [](const ShardedTensor& t) { return !t.tensor.requires_grad(); });
-  }
-
   // From its forward to its backward. Where its shards have gradients a step may come before that,
   // and optimizers know shards alone.
   bool stays_whole(size_t unit) const {
     const auto& tensors = units_[unit].tensors();
-    return at::GradMode::is_enabled() && has_trained(unit) &&
+    return at::GradMode::is_enabled() && units_[unit].has_trained() &&
            (unit == root() || !options_.reshard_after_forward) &&
            std::none_of(tensors.begin(), tensors.end(),
                         [](const ShardedTensor& t) { return t.tensor.grad().defined(); });
@@ -399,7 +387,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   // From now on .grad is of the whole tensors.
   void collect(size_t unit) {
     Use& use = uses_[unit];
-    if (use.in_backward || !has_trained(unit)) return;
+    if (use.in_backward || !units_[unit].has_trained()) return;
     use.in_backward = true;
     // Of another call of it, which is computed again. It has one message at a time.
     while (std::ranges::count(in_flight_, unit) > 0) take_oldest();
@@ -424,7 +412,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void reshard_unless_needed(size_t unit) {
     const Use& use = uses_[unit];
     if (use.in_backward || use.open > 0) return;
-    if (has_frozen(unit) && (unit == root() || use.came < use.inputs)) return;
+    if (units_[unit].has_frozen() && (unit == root() || use.came < use.inputs)) return;
     units_[unit].reshard(*stream_);
   }
 

@@ -139,6 +139,15 @@ void ShardedUnit::make_room() {
   free_memory(room_);
 }
 
+bool ShardedUnit::has_trained() const {
+  return std::ranges::any_of(tensors_,
+                             [](const ShardedTensor& t) { return t.tensor.requires_grad(); });
+}
+bool ShardedUnit::has_frozen() const {
+  return std::ranges::any_of(tensors_,
+                             [](const ShardedTensor& t) { return !t.tensor.requires_grad(); });
+}
+
 void ShardedUnit::take_values() {
   at::NoGradGuard no_grad;
   for (ShardedTensor& t : tensors_) {

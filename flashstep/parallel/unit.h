@@ -28,6 +28,8 @@ class ShardedUnit {
   ShardedTensors& tensors() { return tensors_; }
   const ShardedTensors& tensors() const { return tensors_; }
   at::Device device() const { return device_; }
+  bool has_trained() const;
+  bool has_frozen() const;
 
   // Sends the shards (all-gather); nothing if that was done. All ranks call it.
   void start_gather(SideStream& stream);
