@@ -82,7 +82,7 @@ class ShardedUnits {
   virtual void watch_input(size_t unit, const at::Tensor& input) = 0;
   virtual void watch(size_t unit, const at::Tensor& output) = 0;
   virtual void end_forward(size_t unit) = 0;
-  // After an exception in between: shards again, nothing is awaited.
+  // After an exception: shards again, nothing is awaited, gradients as ended backwards left them.
   virtual void abandon() = 0;
 
   // True after a backward that has not come to its end.

@@ -108,6 +108,25 @@ TEST(FullyShardedFaults, ARankThatThrowsAloneInBackwardSaysWhy) {
   });
 }
 
+// The gradients that such a backward leaves are of some units alone.
+TEST(FullyShardedFaults, ABackwardThatAForwardInItBrokeOffIsRefused) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    FullyShardedDataParallel model(std::make_shared<RecomputedNet>(), group);
+    auto& throws = model.module()->blocks[1]->as<Block>()->throws;
+    const auto x = torch::ones({2, 6}).requires_grad_();
+    const auto loss = model(x).sum();
+    throws = true;
+    EXPECT_ANY_THROW(loss.backward());
+    throws = false;
+    EXPECT_EQ(model.units().gathered_bytes(), 0);
+    testing::expect_sentence([&] { model(x); }, {"broken off", "forget_step()"});
+    model.forget_step();
+    model(x).sum().backward();
+    for (const torch::Tensor& shard : model.parameters()) EXPECT_TRUE(shard.grad().defined());
+  });
+}
+
 struct SparseNet : torch::nn::Module {
   torch::nn::Embedding table{register_module(
       "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 6).sparse(true)))};

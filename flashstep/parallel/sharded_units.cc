@@ -81,10 +81,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   // Shards stay behind, also of units that are whole between a forward and its backward.
   ~Engine() override {
     for (size_t u = 0; u < units_.size(); ++u) {
-      for (ShardedTensor& t : units_[u].tensors()) {
-        if (uses_[u].in_backward && t.is_trained)
-          t.tensor.mutable_grad() = std::exchange(t.earlier, {});
-      }
+      drop_collected(u);
       try {
         if (units_[u].is_whole()) units_[u].reshard(*stream_);
       } catch (...) {  // a device that has failed: its error is on the way to the user
@@ -180,11 +177,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     // What is freed below may still be read by copies.
     if (!is_being_captured(device_)) stream_->join();
     for (size_t u = 0; u < units_.size(); ++u) {
-      uses_[u] = {.was_called = uses_[u].was_called};
-      for (ShardedTensor& t : units_[u].tensors()) {
-        if (!units_[u].is_sharded()) t.tensor.mutable_grad().reset();
-        t.earlier.reset();
-      }
+      drop_collected(u);
+      uses_[u].open = uses_[u].came = 0;
+      uses_[u].given.clear();
     }
     while (!in_flight_.empty()) finish_oldest();
     held_.clear();
@@ -193,7 +188,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
       if (!unit.has_lost_gather()) unit.reshard(*stream_);
     }
     order_.forget();
-    in_backward_ = false;
+    if (!is_in_backward()) in_backward_ = false;  // else it does not come to its end
   }
 
   bool is_unfinished() const override { return in_backward_; }
@@ -400,6 +395,15 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     }
   }
 
+  // Its shards have the gradients of before: what this backward has collected, or sends, goes.
+  void drop_collected(size_t unit) {
+    const bool travels = std::ranges::count(in_flight_, unit) > 0;
+    if (!std::exchange(uses_[unit].in_backward, false) && !travels) return;
+    for (ShardedTensor& t : units_[unit].tensors()) {
+      if (t.is_trained) t.tensor.mutable_grad() = std::exchange(t.earlier, {});
+    }
+  }
+
   // The gradient of what the unit's forward was given has come.
   void after_input(size_t unit) {
     const std::lock_guard lock(mutex_);
@@ -496,10 +500,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
         if (t.tensor.requires_grad() && !t.has_gradient) without.push_back(t.name);
       }
       if (!any && is_of_some_inputs_) {
-        for (ShardedTensor& t : units_[u].tensors()) {
-          if (t.is_trained) t.tensor.mutable_grad() = std::exchange(t.earlier, {});
-        }
-        uses_[u].in_backward = false;
+        drop_collected(u);
         continue;
       }
       names.insert(names.end(), without.begin(), without.end());

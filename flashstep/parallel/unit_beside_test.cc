@@ -10,6 +10,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "flashstep/error.h"
 #include "flashstep/fully_sharded.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
@@ -26,13 +27,14 @@ using torch::nn::Linear;
 
 constexpr int64_t kBesideWidth = 8;
 
-enum class Beside { kNothing, kSkips, kReturnsWeight };
+enum class Beside { kNothing, kSkips, kReturnsWeight, kThrows };
 
 struct BesideBlock : torch::nn::Module {
   Linear up{register_module("up", Linear(kBesideWidth, kBesideWidth))};
   Beside beside = Beside::kNothing;
   // The memory is handed on as it came.
   std::vector<Tensor> forward(const Tensor& x, const Tensor& memory) {
+    if (beside == Beside::kThrows) throw UserError("this block throws");
     if (beside == Beside::kSkips) return {x, memory};
     const Tensor y = torch::tanh(up(x)) + memory;
     return beside == Beside::kReturnsWeight ? std::vector{y, up->weight.t()}
@@ -72,10 +74,26 @@ Tensor beside_rows(int64_t step, int rank) {
       .view({2, kBesideWidth, 4});
 }
 
-// Steps of the model against those of one process on all ranks' rows; `metric` comes between
-// backward and the optimizer's step.
+// Comes behind each backward, also the last one before the optimizer's step.
+enum class Metric { kNone, kEnds, kThrows };
+
+// What it throws is caught: the program goes on.
+void measure(FullyShardedDataParallel<BesideNet>& model, int64_t step, Metric metric) {
+  if (metric == Metric::kEnds) {
+    EXPECT_TRUE(model(beside_rows(step, 0)).mean().requires_grad());
+  }
+  if (metric != Metric::kThrows) return;
+  model.module()->block(1).beside = Beside::kThrows;
+  for (const bool graph : {true, false}) {
+    const torch::AutoGradMode mode(graph);
+    expect_sentence([&] { model(beside_rows(step, 0)); }, {"this block throws"});
+  }
+  model.module()->block(1).beside = Beside::kNothing;
+}
+
+// Steps of the model against those of one process on all ranks' rows.
 void expect_same_steps(FullyShardedDataParallel<BesideNet>& model, BesideNet& alone,
-                       const Group& group, bool metric) {
+                       const Group& group, Metric metric = Metric::kNone) {
   torch::optim::SGD own(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   torch::optim::SGD single(alone.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < 3; ++step) {
@@ -83,10 +101,9 @@ void expect_same_steps(FullyShardedDataParallel<BesideNet>& model, BesideNet& al
     single.zero_grad();
     for (int rank = 0; rank < group.world_size(); ++rank)
       (alone.forward(beside_rows(step, rank)).square().sum() / group.world_size()).backward();
-    for (int pass = 0; pass < 2; ++pass)
+    for (int pass = 0; pass < 2; ++pass) {
       (model(beside_rows(step, group.rank())).square().sum() / 2).backward();
-    if (metric) {
-      EXPECT_TRUE(model(beside_rows(step + 1, 0)).mean().requires_grad());
+      measure(model, step + 1, metric);
     }
     own.step();
     single.step();
@@ -102,8 +119,10 @@ TEST(UnitBeside, AForwardBetweenBackwardAndStep) {
       const Group group(environment);
       for (const bool reshard : {true, false}) {
         SCOPED_TRACE(reshard);
-        FullyShardedDataParallel model(make_beside(), group, {.reshard_after_forward = reshard});
-        expect_same_steps(model, *make_beside(), group, /*metric=*/true);
+        for (const Metric metric : {Metric::kEnds, Metric::kThrows}) {
+          FullyShardedDataParallel model(make_beside(), group, {.reshard_after_forward = reshard});
+          expect_same_steps(model, *make_beside(), group, metric);
+        }
       }
     });
   }
@@ -117,7 +136,7 @@ TEST(UnitBeside, UnitsHandOnWhatTheyWereGiven) {
       FullyShardedDataParallel model(make_beside(), group);
       for (BesideNet* net : {alone.get(), model.module().get()})
         net->block(1).beside = Beside::kSkips;
-      expect_same_steps(model, *alone, group, /*metric=*/false);
+      expect_same_steps(model, *alone, group);
       EXPECT_EQ(model.units().gathered_bytes(), 0);
     });
   }
@@ -134,7 +153,7 @@ TEST(UnitBeside, AWeightThatIsReturnedIsNamed) {
                       {"[fully sharded]", "blocks.1", "one of its parameters"});
     }
     model.module()->block(1).beside = Beside::kNothing;
-    expect_same_steps(model, *make_beside(), group, /*metric=*/false);
+    expect_same_steps(model, *make_beside(), group);
   });
 }
 
@@ -153,7 +172,7 @@ TEST(UnitBeside, AGraphOfShardsIsNamed) {
       const torch::NoGradGuard no_grad;
       for (const Tensor& parameter : model.parameters()) parameter.square().sum();
     }
-    expect_same_steps(model, *make_beside(), group, /*metric=*/false);
+    expect_same_steps(model, *make_beside(), group);
   });
 }
 
@@ -170,7 +189,7 @@ TEST(UnitBeside, OfASubsetAutogradGradIsOfInputs) {
     const Tensor other = beside_rows(0, group.rank()).requires_grad_();
     const Tensor expected = torch::autograd::grad({alone->forward(other).sum()}, {other})[0];
     EXPECT_TRUE(close(torch::autograd::grad({model(x).sum()}, {x})[0], expected, 1e-6, 1e-5));
-    expect_same_steps(model, *alone, group, /*metric=*/false);
+    expect_same_steps(model, *alone, group);
   });
 }
 

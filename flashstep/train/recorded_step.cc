@@ -163,9 +163,9 @@ bool RecordedStep::record(int64_t step) {
   replays_.clear();
   values_.reset();
   forget_compute_copies();  // those that were noted as made while nothing ran
-  step_.optimizer().zero_grad();
   if (parallel.reducer() != nullptr) parallel.reducer()->forget_step();
   if (parallel.units() != nullptr) parallel.units()->abandon();
+  step_.optimizer().zero_grad();  // of the shards
   if (parallel.group() != nullptr) even_launched(*parallel.group());
   give_up(reason);
   return false;
