@@ -200,12 +200,16 @@ class CollectiveMessages : public UnitMessages {
     packed_.reset();
   }
 
-  // The dtype that all gradients have: 16-bit ones travel as such.
+  // The dtype that all gradients have, or would have on a rank that lacks some: 16-bit ones travel
+  // as such.
   static at::ScalarType sent_dtype(const ShardedTensors& tensors) {
     std::optional<at::ScalarType> dtype;
     for (const ShardedTensor& t : tensors) {
-      if (!t.is_divided || !t.tensor.grad().defined()) continue;
-      const at::ScalarType own = t.tensor.grad().scalar_type();
+      const Tensor& gradient = t.tensor.grad();
+      if (!is_sent(t, /*divided=*/true) || !(gradient.defined() || t.tensor.requires_grad()))
+        continue;
+      const at::ScalarType own =
+          gradient.defined() ? gradient.scalar_type() : gradient_dtype(t.tensor);
       dtype = dtype ? c10::promoteTypes(*dtype, own) : own;
     }
     return dtype.value_or(sum_dtype(tensors));

@@ -127,6 +127,37 @@ TEST(FullyShardedFaults, ABackwardThatAForwardInItBrokeOffIsRefused) {
   });
 }
 
+// Gradients travel in the dtype that they would have, also those that a rank has not.
+struct OneSidedNet : torch::nn::Module {
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(6, 6))};
+  bool uses = true;
+  torch::Tensor forward(const torch::Tensor& x) {
+    return uses ? linear(x.to(linear->weight.scalar_type())) : x + linear->bias;
+  }
+};
+
+TEST(FullyShardedFaults, AGradientThatOneRankAloneLacksIsNamed) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    for (const bool announces : {false, true}) {
+      const auto net = std::make_shared<OneSidedNet>();
+      net->uses = group.rank() != kVictim;
+      if (announces) net->linear->weight.set_grad_dtype(torch::kBFloat16);
+      FullyShardOptions options;
+      if (!announces) options.compute_dtype = torch::kBFloat16;
+      FullyShardedDataParallel model(net, group, options);
+      const auto loss = model(torch::ones({2, 6})).to(torch::kFloat).sum();
+      if (net->uses) {
+        loss.backward();
+      } else {
+        testing::expect_sentence([&] { loss.backward(); },
+                                 {"backward gave none for linear.weight on rank 1"});
+      }
+      EXPECT_TRUE(net->linear->weight.grad().isnan().all().item<bool>());
+    }
+  });
+}
+
 struct SparseNet : torch::nn::Module {
   torch::nn::Embedding table{register_module(
       "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 6).sparse(true)))};
