@@ -147,7 +147,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     if (!output.requires_grad() || output.is_leaf()) return;
     // Handed on as it came, its gradient tells nothing of this unit.
     if (std::ranges::count(uses_[unit].given, output.unsafeGetTensorImpl()) > 0) return;
-    output.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
+    output.register_hook([weak = weak_from_this(), unit, graph = graphs_](const Tensor&) {
       called_back([&] {
         const auto self = weak.lock();
         require(self != nullptr, "[fully sharded] expected the FullyShardedDataParallel to live ",
@@ -251,7 +251,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     int open = 0;              // forwards that have not ended
     bool in_backward = false;  // its whole gradients are being collected
     size_t awaited = 0;        // gradients that have not come yet
-    // Of the step's forwards:
+    // Of forwards that a backward may come of:
     int pieces = 0;          // that its gradients may come in: each call that is computed again,
     bool is_direct = false;  // and all others together
     int inputs = 0;          // that want gradients, where frozen tensors are needed for these
@@ -303,8 +303,13 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
                 "that will be trained requires gradients, and freeze what comes later");
       }
     }
-    if (!with_graph_ || !std::exchange(had_backward_, false)) return;
-    for (Use& use : uses_) use = {};
+    if (!with_graph_) return;
+    const bool has_graphs = graphs_.use_count() > 1;
+    if (!std::exchange(had_backward_, false) && has_graphs) return;
+    for (Use& use : uses_) {
+      use.pieces = use.inputs = 0;
+      use.is_direct = false;
+    }
   }
 
   // None of the calls in a CUDA graph, which repeats them.
@@ -531,6 +536,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   bool with_graph_ = false;    // the root's last forward
   bool had_backward_ = false;  // since a forward with a graph has begun
   CallsOfUnits calls_;         // of forwards
+  std::shared_ptr<void> graphs_ = std::make_shared<char>();  // held by those of forwards
   std::optional<UnitGradients> gradients_;
   std::recursive_mutex mutex_;  // hooks come from autograd's threads; a backward may be nested
   std::unique_ptr<GradientHooks> hooks_;  // last: gone before what it calls

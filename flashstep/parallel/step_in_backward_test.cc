@@ -91,6 +91,29 @@ TEST(StepInBackward, NoGradientOutlivesItsUnit) {
   });
 }
 
+// Also of a unit that is computed again, which a forward without a backward has called as well.
+TEST(StepInBackward, AMetricBeforeHoldsNoGradients) {
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    const auto net = make_hard_net();
+    net->recomputed = 2;
+    FullyShardedDataParallel model(net, group);
+    size_t updates = 0, before_words = 0;
+    model.units().update_in_backward([&](const Tensor& /*not_finite*/) { ++updates; });
+    net->words.register_hook([&](const Tensor&) { before_words = updates; });
+    const Tensor ids = rows_of_rank(ids_of(1), group);
+    for (const bool metric : {false, true, true}) {
+      if (metric) {
+        EXPECT_TRUE(model(ids).requires_grad());
+      }
+      updates = before_words = 0;
+      loss_of_logits(model(ids), ids).backward();
+      EXPECT_EQ(updates, 8u);
+      EXPECT_EQ(before_words, 2u) << "block 2, while two units travel";
+    }
+  });
+}
+
 TEST(StepInBackward, SaysWhatIsNotFinite) {
   run_ranks(2, [](const Environment& environment) {
     const Group group(environment);

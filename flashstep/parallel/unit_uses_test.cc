@@ -210,7 +210,10 @@ TEST(UnitUses, FrozenTensorsAreFreedInBackward) {
       parameter.register_hook(
           [&](const Tensor&) { most = std::max(most, model.units().gathered_bytes()); });
     }
-    for (int step = 0; step < 2; ++step) model(used_rows(step, group.rank())).sum().backward();
+    for (int step = 0; step < 2; ++step) {
+      model(used_rows(step, group.rank())).sum().backward();
+      EXPECT_TRUE(model(used_rows(step, 0)).requires_grad()) << "a metric, without a backward";
+    }
     // The one that computes, the one before it, and the one that travels; with 28 padded elements
     // a matrix, and 48 bytes at least a vector, which no compute dtype gives memory.
     EXPECT_LE(most, 3 * 2 * 32 * 4);
