@@ -102,11 +102,11 @@ class ShardedUnits {
   // The optimizer in backward: no gradient outlives its unit. From now on a backward calls `update`
   // when gradients of a unit are there as the shards' means (on a GPU: on the stream that the call
   // is under), and then drops them: once for the tensors that are divided, once for the others. A
-  // unit that was called several times, and is computed again, comes at the end of backward. No
-  // other tensor has a gradient meanwhile, so the step() of an optimizer of all shards updates
-  // these. `not_finite`: () float32, 1 if this rank found a gradient among them that is not finite.
-  // gradient_norm() is that of the last backward's gradients; clip_grad_norm() a UserError. Empty:
-  // as before.
+  // unit that was called several times, and is computed again or has a compute_dtype, comes at the
+  // end of backward. No other tensor has a gradient meanwhile, so the step() of an optimizer of all
+  // shards updates these. `not_finite`: () float32, 1 if this rank found a gradient among them that
+  // is not finite. gradient_norm() is that of the last backward's gradients; clip_grad_norm() a
+  // UserError. Empty: as before.
   virtual void update_in_backward(std::function<void(const at::Tensor& not_finite)> update) = 0;
 
   // All tensors whole, in their own dtype, with their names; copies. All ranks call it. `to`: the

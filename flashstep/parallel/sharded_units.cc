@@ -121,7 +121,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     gather(unit);
     if (is_in_backward()) return;  // it is computed again
     calls_.add(unit);
-    count_pieces(use);
+    count_pieces(unit);
     prefetch(order_.next_in_forward());
   }
 
@@ -252,10 +252,10 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     bool in_backward = false;  // its whole gradients are being collected
     size_t awaited = 0;        // gradients that have not come yet
     // Of forwards that a backward may come of:
-    int pieces = 0;          // that its gradients may come in: each call that is computed again,
-    bool is_direct = false;  // and all others together
-    int inputs = 0;          // that want gradients, where frozen tensors are needed for these
-    int came = 0;            // of them, in this backward
+    int pieces = 0;       // that its gradients may come in: each call that is computed again, and
+    int64_t direct = -1;  // all others with the same accumulators, which the last of them had
+    int inputs = 0;       // that want gradients, where frozen tensors are needed for these
+    int came = 0;         // of them, in this backward
     std::vector<const c10::TensorImpl*> given =
         {};  // what open forwards were given, with gradients
   };
@@ -308,7 +308,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     if (!std::exchange(had_backward_, false) && has_graphs) return;
     for (Use& use : uses_) {
       use.pieces = use.inputs = 0;
-      use.is_direct = false;
+      use.direct = -1;
     }
   }
 
@@ -321,9 +321,11 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     throw AgreedError(difference);
   }
 
-  void count_pieces(Use& use) const {
+  void count_pieces(size_t unit) {
+    Use& use = uses_[unit];
+    const int64_t own = units_[unit].accumulators();
     const bool is_direct = at::GradMode::is_enabled();
-    if (!with_graph_ || (is_direct && std::exchange(use.is_direct, true))) return;
+    if (!with_graph_ || (is_direct && std::exchange(use.direct, own) == own)) return;
     ++use.pieces;
   }
 

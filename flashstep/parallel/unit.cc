@@ -112,6 +112,7 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
   } else {
     t.whole = at::empty({0}, t.memory.options().dtype(dtype));
   }
+  casts_ = casts_ || dtype != tensor.scalar_type();
   tensors_.push_back(std::move(t));
 }
 
@@ -186,6 +187,7 @@ void ShardedUnit::finish_gather(SideStream& stream) {
   messages_->finish_gather(stream);
   waits_ = false;
   for (ShardedTensor& t : tensors_) t.tensor.set_data(t.view);
+  if (casts_) ++accumulators_;
   state_ = State::kWhole;
 }
 

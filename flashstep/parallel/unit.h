@@ -30,6 +30,9 @@ class ShardedUnit {
   at::Device device() const { return device_; }
   bool has_trained() const;
   bool has_frozen() const;
+  // Another number when autograd takes gradients of its tensors anew, beside those of earlier
+  // forwards: each time that it becomes whole, where that changes a dtype.
+  int64_t accumulators() const { return accumulators_; }
 
   // Sends the shards (all-gather); nothing if that was done. All ranks call it.
   void start_gather(SideStream& stream);
@@ -77,6 +80,8 @@ class ShardedUnit {
   int64_t room_bytes_ = 0;
   State state_ = State::kSharded;
   bool waits_ = false;  // for a gather
+  bool casts_ = false;
+  int64_t accumulators_ = 0;
   std::unique_ptr<UnitMessages> messages_;
 };
 

@@ -127,19 +127,22 @@ std::shared_ptr<UsedNet> make_used_frozen(const FrozenOfUsed& frozen, std::vecto
 TEST(UnitUses, AStepInBackwardUpdatesAUnitOnce) {
   run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
-    for (size_t i = 0; i < 2 * kUsedTwice.size(); ++i) {
+    for (size_t i = 0; i < 4 * kUsedTwice.size(); ++i) {
       SCOPED_TRACE(i);
       const auto make = [i] {
-        const std::vector<UsedCall>& calls = kUsedTwice[i / 2];
+        const std::vector<UsedCall>& calls = kUsedTwice[i / 4];
         return i % 2 == 0 ? make_used(calls) : make_used_frozen(kFrozenOfUsed[1], calls);
       };
-      FullyShardedDataParallel after(make(), group), in(make(), group);
+      // In another dtype each forward's gradients come by themselves.
+      const torch::ScalarType dtype = i % 4 < 2 ? torch::kFloat : torch::kDouble;
+      const FullyShardOptions sharded{.compute_dtype = dtype};
+      FullyShardedDataParallel after(make(), group, sharded), in(make(), group, sharded);
       const torch::optim::AdamWOptions options(1e-2);
       torch::optim::AdamW after_optimizer(after.parameters(), options);
       torch::optim::AdamW in_optimizer(in.parameters(), options);
       in.step_in_backward(in_optimizer);
       for (int64_t step = 0; step < 3; ++step) {
-        const Tensor x = used_rows(step, group.rank());
+        const Tensor x = used_rows(step, group.rank()).to(dtype);
         after_optimizer.zero_grad();
         after(x).sum().backward();
         after_optimizer.step();
