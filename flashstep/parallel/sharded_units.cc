@@ -38,7 +38,8 @@ using at::Tensor;
 using CapturedNodes =
     std::unordered_map<torch::autograd::Node*, torch::autograd::GraphTask::ExecInfo>;
 
-bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+int graph_task() { return torch::autograd::get_current_graph_task_id(); }
+bool is_in_backward() { return graph_task() != -1; }
 
 class Engine : public DividingUnits, public std::enable_shared_from_this<Engine> {
  public:
@@ -147,13 +148,14 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     if (!output.requires_grad() || output.is_leaf()) return;
     // Handed on as it came, its gradient tells nothing of this unit.
     if (std::ranges::count(uses_[unit].given, output.unsafeGetTensorImpl()) > 0) return;
-    output.register_hook([weak = weak_from_this(), unit, graph = graphs_](const Tensor&) {
+    output.register_hook([weak = weak_from_this(), unit, graph = graphs_,
+                          accumulators = units_[unit].accumulators()](const Tensor&) {
       called_back([&] {
         const auto self = weak.lock();
         require(self != nullptr, "[fully sharded] expected the FullyShardedDataParallel to live ",
                 "until the backward of what it returned, got a backward after its end, when ",
                 "parameters are shards");
-        self->before_backward(unit);
+        self->before_backward(unit, accumulators);
       });
     });
   }
@@ -251,6 +253,9 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
     int open = 0;              // forwards that have not ended
     bool in_backward = false;  // its whole gradients are being collected
     size_t awaited = 0;        // gradients that have not come yet
+    int64_t accumulators = 0;  // of the unit, that they come from
+    // The graph task of autograd's, and the accumulators, that have all come last.
+    std::pair<int, int64_t> complete = {-1, 0};
     // Of forwards that a backward may come of:
     int pieces = 0;       // that its gradients may come in: each call that is computed again, and
     int64_t direct = -1;  // all others with the same accumulators, which the last of them had
@@ -347,12 +352,15 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   }
 
   // A gradient has reached what the unit's forward returned.
-  void before_backward(size_t unit) {
+  void before_backward(size_t unit, int64_t accumulators) {
     const std::lock_guard lock(mutex_);
     require(!at::GradMode::is_enabled(), "[fully sharded] expected a backward without ",
             "create_graph, got one with it: a second one would need parameters whose memory is ",
             "freed, and the means of gradients have no graph");
     begin_backward();
+    // Of an output that its own weights do not lead to: a graph task completes gradients once.
+    if (uses_[unit].complete == std::pair(graph_task(), accumulators)) return;
+    uses_[unit].accumulators = accumulators;
     gather(unit);
     collect(unit);
     prefetch(order_.next_in_backward(unit == root() ? std::nullopt : std::optional(unit)));
@@ -445,6 +453,7 @@ class Engine : public DividingUnits, public std::enable_shared_from_this<Engine>
   void reduce(size_t unit, double missing) {
     units_[unit].start_reduction(*stream_, missing, /*used_beside=*/updates_in_backward());
     uses_[unit].in_backward = false;
+    uses_[unit].complete = {graph_task(), uses_[unit].accumulators};
     reshard_unless_needed(unit);
     if (!in_flight_.empty()) units_[in_flight_.back()].continue_reduction(*stream_);
     in_flight_.push_back(unit);
