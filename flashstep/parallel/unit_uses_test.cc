@@ -181,8 +181,8 @@ TEST(UnitUses, FrozenTensorsGiveGradientsToWhatComesBefore) {
   }
 }
 
-// A graph that was kept needs them again, also behind a metric that threw, and so does a gradient
-// of what the model was given.
+// A graph that was kept needs them again, and so does a gradient of what the model was given;
+// behind a metric that threw as well.
 TEST(UnitUses, FrozenTensorsOfAGraphThatWasKept) {
   run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
@@ -191,8 +191,8 @@ TEST(UnitUses, FrozenTensorsOfAGraphThatWasKept) {
     FullyShardedDataParallel model(make_used_frozen(kFrozenOfUsed[1], calls), group);
     const Tensor x = used_rows(0, 0).requires_grad_(), own_x = used_rows(0, 0).requires_grad_();
     const Tensor expected = alone->forward(x).sum(), loss = model(own_x).sum();
+    EXPECT_ANY_THROW(model(torch::ones({2, kUsedWidth + 1})));
     for (const bool keeps : {true, false}) {
-      EXPECT_ANY_THROW(model(torch::ones({2, kUsedWidth + 1})));
       expected.backward({}, keeps);
       loss.backward({}, keeps);
       EXPECT_TRUE(close(own_x.grad(), x.grad(), 1e-6, 1e-5));

@@ -76,7 +76,7 @@ TEST_F(JobChecks, WhatAllRanksMustHaveIsRefusedOfOne) {
     if (group.is_first()) job_.held_out_loss = [] { return 1.0; };
     expect_sentence([&] { run(job_, options_); },
                     {"expected the same steps on every rank", "a held_out_loss on rank 0"});
-    fs::remove_all(options_.run_directory);
+    if (group.is_first()) fs::remove_all(options_.run_directory);
   });
   testing::run_ranks(2, [&](const Environment& environment) {
     const Group group(environment);
@@ -86,7 +86,7 @@ TEST_F(JobChecks, WhatAllRanksMustHaveIsRefusedOfOne) {
     if (!group.is_first()) job_.sample = [] { return "text"; };
     expect_sentence([&] { run(job_, options_); },
                     {"expected the same steps on every rank", "a sample on rank 1"});
-    fs::remove_all(options_.run_directory);
+    if (group.is_first()) fs::remove_all(options_.run_directory);
   });
 }
 
