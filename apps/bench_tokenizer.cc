@@ -24,6 +24,8 @@ void add_bench_tokenizer(CLI::App& bench) {
   add("--memory-megabytes", options->memory_megabytes,
       "Size of the file whose encoding's peak memory is taken (0: none)");
   add("--vocab-size", options->vocab_sizes, "Vocabulary sizes")->delimiter(',');
+  add_choice(*command, "--pattern", options->pattern, {"gpt2", "gpt4"},
+             "How text is cut into words");
   add("--threads", options->threads, "Threads to encode with; training takes the last")
       ->delimiter(',');
   add("--repeats", options->repeats, "Runs of each case, ours and the peer's in turn");

@@ -172,16 +172,18 @@ class TokenizerBench {
     BpeOptions train;
     train.vocab_size = vocab_size;
     train.special_tokens = {kSpecialToken};
+    train.pattern = word_pattern_by_name(options_.pattern);
     train.threads = options_.threads.back();
     const auto ours = [&] {
       const double start = measure::steady_seconds();
       train_bpe({corpus.train}, train).save(saved(corpus, vocab_size));
       return measure::steady_seconds() - start;
     };
-    return alternate(corpus, "train", vocab_size, train.threads, ours,
-                     {"train", corpus.train.string(), std::to_string(vocab_size),
-                      std::to_string(train.threads), (folder_ / "peer.json").string()},
-                     [](Record&) {});
+    return alternate(
+        corpus, "train", vocab_size, train.threads, ours,
+        {"train", corpus.train.string(), std::to_string(vocab_size), std::to_string(train.threads),
+         options_.pattern, (folder_ / "peer.json").string()},
+        [](Record&) {});
   }
 
   Record encoding(const Corpus& corpus, int64_t vocab_size, int threads) const {
@@ -206,7 +208,7 @@ class TokenizerBench {
     };
     return alternate(corpus, "encode", vocab_size, threads, ours,
                      {"encode", corpus.encode.string(), saved(corpus, vocab_size).string(),
-                      std::to_string(threads), peer_ids.string()},
+                      std::to_string(threads), options_.pattern, peer_ids.string()},
                      compare);
   }
 
@@ -302,7 +304,8 @@ BenchReport bench_tokenizer(const TokenizerBenchOptions& options) {
           "[bench tokenizer] expected a vocabulary size, a number of threads and a run at least");
   Benchmark benchmark;
   benchmark.command = "bench tokenizer";
-  benchmark.title = "Tokenizer";
+  benchmark.title =
+      options.pattern == "gpt2" ? "Tokenizer" : str("Tokenizer, words of ", options.pattern);
   benchmark.schema = [](const Records&) { return tokenizer_schema(); };
   benchmark.findings = [&](const Records& records) { return tokenizer_findings(options, records); };
   return run_benchmark(benchmark, options.progress,

@@ -18,6 +18,7 @@ struct TokenizerBenchOptions {
   int64_t encode_megabytes = 20;    // of each text, to encode
   int64_t memory_megabytes = 1000;  // of the file whose encoding's peak memory is taken; 0: none
   std::vector<int64_t> vocab_sizes = {10'000, 32'000};
+  std::string pattern = "gpt2";       // as word_pattern_by_name() takes it
   std::vector<int> threads = {1, 2};  // for encoding; training takes the last
   int repeats = 3;
   std::string python = "scripts/python";                   // runs `peers`

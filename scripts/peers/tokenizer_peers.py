@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The PyPI packages tokenizers and tiktoken on the texts of `flashstep bench tokenizer`.
 
-    tokenizer_peers.py train TEXT VOCAB_SIZE THREADS OUT_JSON      tokenizers
-    tokenizer_peers.py encode TEXT TOKENIZER_DIR THREADS OUT_IDS   tiktoken; ids as raw uint32
+    tokenizer_peers.py train TEXT VOCAB_SIZE THREADS PATTERN OUT_JSON      tokenizers
+    tokenizer_peers.py encode TEXT TOKENIZER_DIR THREADS PATTERN OUT_IDS   tiktoken; ids as raw uint32
     tokenizer_peers.py versions
 
 Prints one line: the seconds of the work alone (reading the text is outside of encoding, inside of training,
@@ -13,15 +13,22 @@ import os
 import sys
 import time
 
-PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "gpt4": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+            r"|\s+(?!\S)|\s+"}
 SPECIAL = "<|endoftext|>"
 
 
-def train(text, vocab_size, threads, out):
+def train(text, vocab_size, threads, pattern, out):
     os.environ["RAYON_NUM_THREADS"] = threads
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if pattern != "gpt2":
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     trainer = trainers.BpeTrainer(vocab_size=int(vocab_size), special_tokens=[SPECIAL], show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     start = time.perf_counter()
@@ -36,7 +43,7 @@ def cut(content, size):
     pieces, begin = [], 0
     while begin < len(content):
         end = content.find("\n", begin + size)
-        while end > 0 and content[end - 1].isspace():
+        while end > 0 and not content[end - 1].isalnum():
             end = content.find("\n", end + 1)
         end = len(content) if end < 0 else end
         pieces.append(content[begin:end])
@@ -44,7 +51,7 @@ def cut(content, size):
     return pieces
 
 
-def encode(text, folder, threads, out):
+def encode(text, folder, threads, pattern, out):
     import numpy
     import tiktoken
     with open(f"{folder}/vocab.json", encoding="utf-8") as file:
@@ -53,7 +60,7 @@ def encode(text, folder, threads, out):
     order = own + [byte for byte in range(256) if byte not in own]
     byte_of = {chr(byte if i < len(own) else 256 + i - len(own)): byte for i, byte in enumerate(order)}
     ranks = {bytes(byte_of[c] for c in token): id for token, id in vocab.items() if token != SPECIAL}
-    encoding = tiktoken.Encoding("ours", pat_str=PATTERN, mergeable_ranks=ranks,
+    encoding = tiktoken.Encoding("ours", pat_str=PATTERNS[pattern], mergeable_ranks=ranks,
                                  special_tokens={SPECIAL: vocab[SPECIAL]})
     with open(text, encoding="utf-8", newline="") as file:
         content = file.read()
