@@ -90,10 +90,9 @@ void add_train_command(CLI::App& tokenizer) {
   command
       ->add_option(
           "--pattern", arguments->pattern,
-          "How text is cut into words, across which nothing merges: gpt2, or gpt4, where a "
-          "number has three digits at most, a sign goes with the letters behind it and "
+          "How text is cut into words, across which nothing merges: gpt2 (the default), or gpt4, "
+          "where a number has three digits at most, a sign goes with the letters behind it and "
           "line ends with the signs before them; of the files only tokenizer.json says so")
-      ->capture_default_str()
       ->option_text("gpt2|gpt4");
   command->add_flag("--split-digits", arguments->options.split_digits,
                     "Make every digit a word of its own, so that numbers are read digit by digit; "
