@@ -182,7 +182,7 @@ class TokenizerBench {
     return alternate(
         corpus, "train", vocab_size, train.threads, ours,
         {"train", corpus.train.string(), std::to_string(vocab_size), std::to_string(train.threads),
-         options_.pattern, (folder_ / "peer.json").string()},
+         (folder_ / "peer.json").string(), options_.pattern},
         [](Record&) {});
   }
 
@@ -208,7 +208,7 @@ class TokenizerBench {
     };
     return alternate(corpus, "encode", vocab_size, threads, ours,
                      {"encode", corpus.encode.string(), saved(corpus, vocab_size).string(),
-                      std::to_string(threads), options_.pattern, peer_ids.string()},
+                      std::to_string(threads), peer_ids.string(), options_.pattern},
                      compare);
   }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The PyPI packages tokenizers and tiktoken on the texts of `flashstep bench tokenizer`.
 
-    tokenizer_peers.py train TEXT VOCAB_SIZE THREADS PATTERN OUT_JSON      tokenizers
-    tokenizer_peers.py encode TEXT TOKENIZER_DIR THREADS PATTERN OUT_IDS   tiktoken; ids as raw uint32
+    tokenizer_peers.py train TEXT VOCAB_SIZE THREADS OUT_JSON PATTERN      tokenizers
+    tokenizer_peers.py encode TEXT TOKENIZER_DIR THREADS OUT_IDS PATTERN   tiktoken; ids as raw uint32
     tokenizer_peers.py versions
 
 Prints one line: the seconds of the work alone (reading the text is outside of encoding, inside of training,
@@ -20,7 +20,7 @@ PATTERNS = {
 SPECIAL = "<|endoftext|>"
 
 
-def train(text, vocab_size, threads, pattern, out):
+def train(text, vocab_size, threads, out, pattern):
     os.environ["RAYON_NUM_THREADS"] = threads
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
     tokenizer = Tokenizer(models.BPE())
@@ -51,7 +51,7 @@ def cut(content, size):
     return pieces
 
 
-def encode(text, folder, threads, pattern, out):
+def encode(text, folder, threads, out, pattern):
     import numpy
     import tiktoken
     with open(f"{folder}/vocab.json", encoding="utf-8") as file:
