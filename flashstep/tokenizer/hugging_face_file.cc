@@ -94,6 +94,7 @@ uint32_t token_before(const json& processor, const std::string& source) {
 void read_post_processor(const json& processor, const std::string& source, Vocabulary& vocabulary) {
   if (processor.is_null() || member(processor, "type") == "ByteLevel") return;
   if (member(processor, "type") == "TemplateProcessing") {
+    require(!vocabulary.bos_id, "[", source, "] expected one TemplateProcessing, got two");
     vocabulary.bos_id = token_before(processor, source);
     return;
   }

@@ -79,9 +79,10 @@ constexpr std::array kPatternNames = {"gpt2", "gpt4"};
 const char* name_of(WordPattern pattern) { return kPatternNames[static_cast<size_t>(pattern)]; }
 
 WordPattern word_pattern_by_name(const std::string& name) {
-  require(name == "gpt2" || name == "gpt4", "[tokenizer] expected the pattern gpt2 or gpt4, got \"",
+  const auto found = std::find(kPatternNames.begin(), kPatternNames.end(), name);
+  require(found != kPatternNames.end(), "[tokenizer] expected the pattern gpt2 or gpt4, got \"",
           name, "\"");
-  return name == "gpt2" ? WordPattern::kGpt2 : WordPattern::kGpt4;
+  return static_cast<WordPattern>(found - kPatternNames.begin());
 }
 
 size_t WordScanner::mark_starts(std::string_view text, size_t window) {

@@ -65,7 +65,6 @@ class WordScanner {
   uint32_t mark_char(std::string_view text, size_t at);
   void mark_gpt2_starts(size_t size);
   void mark_gpt4_starts(size_t size);
-  void mark_apostrophes(size_t block);
   void mark_wide_spaces(std::string_view text, size_t size);
   void mark_contractions(std::string_view text, size_t size);
   // Of GPT-4's pattern only.
