@@ -52,7 +52,7 @@ TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t see
 
 Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision) {
   std::optional<AutocastGuard> autocast;
-  if (precision == "bf16") autocast.emplace(rows.inputs.device().type(), at::kBFloat16);
+  if (is_in_bf16(precision)) autocast.emplace(rows.inputs.device().type(), at::kBFloat16);
   return model.loss(rows.inputs, rows.targets);
 }
 
@@ -98,9 +98,10 @@ ModelRun::ModelRun(const Workload& workload)
   // As flashstep train has it.
   if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
   model_->set_short_stream(workload_.stream == "bf16");
+  model_->set_float8_products(workload_.precision == "bf16-fp8");
   model_->set_recompute(recompute_by_name(workload_.recompute), workload_.recompute_group,
                         workload_.recompute_blocks);
-  if (device_.is_cuda() && workload_.precision == "bf16")
+  if (device_.is_cuda() && is_in_bf16(workload_.precision))
     keep_gradients_in(at::kBFloat16, model_->parameters());
 }
 

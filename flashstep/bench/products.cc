@@ -131,7 +131,7 @@ std::vector<ProductShape> shapes_of(const BenchProductsOptions& options, Run& ru
       ModelRun step(workload);
       step.pass();
       // And two micro-batches, which add float32 gradients up.
-      if (has_backward(workload) && workload.precision == "bf16") {
+      if (has_backward(workload) && is_in_bf16(workload.precision)) {
         for (Tensor& parameter : step.model().parameters()) parameter.mutable_grad().reset();
         keep_gradients_in(at::kFloat, step.model().parameters());
         for (int batch = 0; batch < 2; ++batch) step.forward().backward();

@@ -73,7 +73,7 @@ void Replica::divide(const ParallelConfig& division) {
   } else {
     give_freed_memory_back();
   }
-  if (device_.is_cuda() && workload_.precision == "bf16") {  // as flashstep train has it
+  if (device_.is_cuda() && is_in_bf16(workload_.precision)) {  // as flashstep train has it
     keep_gradients_in(division.wrapper == "torch" ? at::kFloat : at::kBFloat16,
                       model_->parameters());
   }

@@ -61,7 +61,7 @@ const SmallSize* small_size(const std::string& name) {
 }
 
 std::string default_stream(const Workload& w) {
-  return w.device == "cuda" && w.precision == "bf16" ? "bf16" : "fp32";
+  return w.device == "cuda" && is_in_bf16(w.precision) ? "bf16" : "fp32";
 }
 
 void override_with(const ModelConfig& given, ModelConfig& model) {
@@ -94,7 +94,8 @@ void Workload::visit(FieldVisitor& v) {
   v.section("model", model, "the Transformer");
   v.field("batch_size", batch_size, {0, kMost}, "rows; 0: the size's");
   v.field("mode", mode, workload_modes(), "how much of a step");
-  v.field("precision", precision, workload_precisions(), "bf16: autocast");
+  v.field("precision", precision, workload_precisions(),
+          "bf16: autocast; bf16-fp8: and train.bf16_products fp8");
   v.field("device", device, {"cpu", "cuda"}, "where it computes");
   v.field("max_norm", max_norm, {0, 1e30}, "gradients are clipped to it; 0: only measured");
   v.field("moments", moments, {"fp32", "bf16"}, "AdamW's");
@@ -107,7 +108,9 @@ void Workload::visit(FieldVisitor& v) {
 
 std::vector<std::string> workload_modes() { return {"forward", "forward-backward", "step"}; }
 
-std::vector<std::string> workload_precisions() { return {"fp32", "fp32-split", "tf32", "bf16"}; }
+std::vector<std::string> workload_precisions() {
+  return {"fp32", "fp32-split", "tf32", "bf16", "bf16-fp8"};
+}
 
 bool has_backward(const Workload& workload) { return workload.mode != "forward"; }
 
@@ -173,7 +176,7 @@ Workload resolved_workload(const Workload& given) {
           join(attentions), ", got \"", workload.model.attention, "\"");
   require(workload.device == "cuda" || precision == "fp32" || precision == "bf16",
           "[workload] expected precision fp32 or bf16 on a CPU, got ", precision);
-  require(workload.stream == "fp32" || precision == "bf16",
+  require(workload.stream == "fp32" || is_in_bf16(precision),
           "[workload] expected a stream of fp32 with precision ", precision, ", got bf16");
   require(workload.device == "cpu" || !measure::list_gpus().empty(),
           "[workload] expected a GPU for device cuda, got none");
@@ -202,7 +205,7 @@ PassShape pass_shape(const Workload& w) {
   PassShape shape;
   shape.batch_size = w.batch_size;
   shape.seq_len = w.model.context_length;
-  shape.bf16 = w.precision == "bf16";
+  shape.bf16 = is_in_bf16(w.precision);
   shape.naive_attention = w.model.attention == "naive";
   shape.on_gpu = w.device == "cuda";
   if (w.recompute != "block") shape.recompute = recompute_by_name(w.recompute);

@@ -33,7 +33,8 @@ struct Workload {
 };
 
 std::vector<std::string> workload_modes();       // in the order of their work
-std::vector<std::string> workload_precisions();  // fp32, fp32-split, tf32, bf16
+std::vector<std::string> workload_precisions();  // fp32, fp32-split, tf32, bf16, bf16-fp8
+inline bool is_in_bf16(const std::string& precision) { return precision.starts_with("bf16"); }
 bool has_backward(const Workload& workload);
 bool has_update(const Workload& workload);
 

@@ -163,6 +163,7 @@ std::string write_limits_cache(const Machine& machine, const std::string& device
 }
 
 double matmul_limit_flops(const std::string& device, const std::string& dtype) {
+  if (dtype == "bf16-fp8") return matmul_limit_flops(device, "bf16");  // a share may exceed 100 %
   if (dtype == "fp32-split") return matmul_limit_flops(device, "bf16") / 3;  // three products each
   const double rate = remembered_rate(device, "matmul " + dtype);
   const bool may_widen = device == "cpu" && (dtype == "bf16" || dtype == "fp16");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -13,6 +14,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
+#include "flashstep/ops/float8.h"
 #include "flashstep/ops/gradient_sum.h"
 #include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
@@ -34,20 +36,99 @@ struct Norm {
   Tensor weight;  // (C) float32
   double epsilon;
 
-  // y in `dtype` and rstd (T).
-  std::pair<Tensor, Tensor> operator()(const Tensor& x, at::ScalarType dtype) const {
+  // y in `dtype` and rstd (T). largest: of y's magnitudes, unless it is undefined.
+  std::pair<Tensor, Tensor> operator()(const Tensor& x, at::ScalarType dtype,
+                                       const Tensor& largest = {}) const {
     const ScopedRange range("norm");
     Tensor y = at::empty(x.sizes(), x.options().dtype(dtype));
     Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
-    internal::rms_norm_forward_cuda(x, weight, epsilon, y, rstd);
+    internal::rms_norm_forward_cuda(x, weight, epsilon, y, rstd, largest);
     return {y, rstd};
   }
 };
 
-Tensor times(const Tensor& a, const Tensor& b) {
-  Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-  product(a, b, result);
-  return result;
+using internal::Float8Layout;
+constexpr auto kValues = at::kFloat8_e4m3fn, kGradients = at::kFloat8_e5m2;
+
+// A matrix (R, C) as products take it: of 16 bits, or rounded to 8.
+struct Factor {
+  Tensor values = {};                   // of 16 bits
+  internal::Float8Matrix rounded = {};  // else undefined
+
+  bool is_rounded() const { return rounded.scale.defined(); }
+  // What weight_gradients() needs of it.
+  Tensor by_columns() const { return is_rounded() ? rounded.columns : values; }
+};
+
+// A factor of weight_gradients() again, of its by_columns().
+Factor of_columns(const Tensor& kept, const Tensor& scale) {
+  return scale.defined() ? Factor{.rounded = {{}, kept, scale}} : Factor{kept};
+}
+
+// How a block's products compute.
+struct Computed {
+  at::ScalarType dtype;
+  bool in_float8;
+  Recompute recompute = Recompute::kNone;
+
+  // Where a kernel is to leave the largest magnitude of what it makes; undefined: nowhere.
+  Tensor largest(const Tensor& like) const {
+    return in_float8 ? at::zeros({}, like.options().dtype(at::kFloat)) : Tensor();
+  }
+  // largest: what its kernel has left; undefined: looked for.
+  Factor factor(const Tensor& values, Float8Layout layout, const Tensor& largest = {}) const {
+    return rounded(values, kValues, layout, largest);
+  }
+  Factor gradient(const Tensor& values, const Tensor& largest = {}) const {
+    return rounded(values, kGradients, Float8Layout::kBoth, largest);
+  }
+  // Of what forward took, for backward.
+  Factor again(const Tensor& values, const Tensor& scale,
+               Float8Layout layout = Float8Layout::kColumns) const {
+    if (!in_float8) return {values};
+    return {values, internal::to_float8_again(values, kValues, layout, scale)};
+  }
+  Tensor keeps_norm(const Factor& y) const {
+    return recompute == Recompute::kNone ? y.by_columns() : Tensor();
+  }
+
+ private:
+  Factor rounded(const Tensor& values, at::ScalarType type, Float8Layout layout,
+                 const Tensor& largest) const {
+    if (!in_float8) return {values};
+    return {values,
+            internal::to_float8(values, type, layout,
+                                largest.defined() ? largest : internal::largest_of(values))};
+  }
+};
+
+// d = x weights^T (+ c).
+void forward_product(const Factor& x, const Factor& weights, const Tensor& d,
+                     const Tensor& c = {}) {
+  if (!x.is_rounded()) return product(x.values, weights.values.t(), d, c);
+  scaled_product(x.rounded.by_rows(), weights.rounded.by_rows(), d, c);
+}
+Tensor forward_product(const Factor& x, const Factor& weights) {
+  const Tensor d = at::empty({x.values.size(0), weights.values.size(0)}, x.values.options());
+  forward_product(x, weights, d);
+  return d;
+}
+
+// dy weights.
+Tensor input_gradient(const Factor& dy, const Factor& weights) {
+  const Tensor dx = at::empty({dy.values.size(0), weights.values.size(1)}, dy.values.options());
+  if (dy.is_rounded()) {
+    scaled_product(dy.rounded.by_rows(), weights.rounded.by_columns(), dx);
+  } else {
+    product(dy.values, weights.values, dx);
+  }
+  return dx;
+}
+
+// d = dy^T x (+ c).
+void weight_gradient(const Factor& dy, const Factor& x, const Tensor& d, const Tensor& c = {}) {
+  if (!dy.is_rounded()) return product(dy.values.t(), x.values, d, c);
+  scaled_product(dy.rounded.by_columns(), x.rounded.by_columns(), d, c);
 }
 
 // x cut along `dim`: views, one behind the other.
@@ -92,8 +173,8 @@ Tensor sum_of_gradients(const std::vector<Tensor>& weights) {
 // number `input` on: added to what they have, in float32, or rounded as products are, for autograd
 // to add.
 variable_list weight_gradients(AutogradContext* context, size_t input,
-                               const std::vector<Tensor>& weights, const Tensor& dy,
-                               const Tensor& y) {
+                               const std::vector<Tensor>& weights, const Factor& dy,
+                               const Factor& y) {
   variable_list gradients(weights.size());
   const auto wanted = [&](size_t i) { return context->needs_input_grad(input + i); };
   size_t count = 0;
@@ -102,14 +183,17 @@ variable_list weight_gradients(AutogradContext* context, size_t input,
   const bool is_first = !weights.front().grad().defined();
   const Tensor sum = count == weights.size() ? sum_of_gradients(weights) : Tensor();
   if (sum.defined()) {
-    product(dy.t(), y, sum, is_first ? Tensor() : sum);
+    weight_gradient(dy, y, sum, is_first ? Tensor() : sum);
     if (is_first) return cut(sum, 0, rows_of_each(weights));
     std::ranges::transform(weights, gradients.begin(), internal::take_gradient);
     return gradients;
   }
-  const Tensor rounded = at::empty({dy.size(1), y.size(1)}, y.options());
-  product(dy.t(), y, rounded);
-  gradients = cut(rounded, 0, rows_of_each(weights));
+  const auto rows = rows_of_each(weights);
+  const Tensor rounded =
+      at::empty({std::accumulate(rows.begin(), rows.end(), int64_t{0}), weights.front().size(1)},
+                dy.values.options());
+  weight_gradient(dy, y, rounded);
+  gradients = cut(rounded, 0, rows);
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!wanted(i)) gradients[i].reset();
   }
@@ -168,20 +252,22 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& norm_weight,
                                const Tensor& wq, const Tensor& wk, const Tensor& wv,
                                const Tensor& cos, const Tensor& sin, HeadCounts heads,
-                               double epsilon, at::ScalarType dtype, bool keeps_norm,
-                               bool turned_back) {
+                               double epsilon, const Computed& computed, bool turned_back) {
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Norm norm{norm_weight.detach(), epsilon};
-    const auto [y, rstd] = norm(rows, dtype);
-    const Tensor weights = compute_copy({wq, wk, wv}, dtype);
-    const Tensor qkv = times(y, weights.t());
+    const Tensor largest = computed.largest(rows);
+    const auto [normed, rstd] = norm(rows, computed.dtype, largest);
+    const Factor y = computed.factor(normed, Float8Layout::kBoth, largest);
+    const Factor weights =
+        computed.factor(compute_copy({wq, wk, wv}, computed.dtype), Float8Layout::kRows);
+    const Tensor qkv = forward_product(y, weights);
     const Tensor all = all_heads_of(qkv, x.sizes(), heads);
     {
       const ScopedRange range("rope");
       turn(all, heads, cos, sin, /*inverse=*/false);
     }
-    context->save_for_backward(
-        {rows, norm.weight, rstd, keeps_norm ? y : Tensor(), weights, cos, sin});
+    context->save_for_backward({rows, norm.weight, rstd, computed.keeps_norm(y), y.rounded.scale,
+                                weights.values, weights.rounded.scale, cos, sin});
     context->saved_data["queries"] = heads.queries;
     context->saved_data["keys"] = heads.keys;
     context->saved_data["epsilon"] = epsilon;
@@ -195,11 +281,13 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     internal::refuse_create_graph("model");
     const auto saved = context->get_saved_variables();
-    const auto &x = saved[0], &rstd = saved[2], &weights = saved[4], &cos = saved[5],
-               &sin = saved[6];
+    const auto &x = saved[0], &rstd = saved[2], &weights = saved[5], &cos = saved[7],
+               &sin = saved[8];
     const Norm norm{saved[1], context->saved_data["epsilon"].toDouble()};
     const Tensor dstream = gradients[3].contiguous();
-    const Tensor y = saved[3].defined() ? saved[3] : norm(x, weights.scalar_type()).first;
+    const Computed computed{weights.scalar_type(), saved[6].defined()};
+    const Factor y = saved[3].defined() ? of_columns(saved[3], saved[4])
+                                        : computed.again(norm(x, computed.dtype).first, saved[4]);
 
     const HeadCounts heads{context->saved_data["queries"].toInt(),
                            context->saved_data["keys"].toInt()};
@@ -209,9 +297,10 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     if (!context->saved_data["turned_back"].toBool())
       turn(all_heads_of(dqkv, dstream.sizes(), heads), heads, cos, sin, /*inverse=*/true);
 
-    const Tensor dy = times(dqkv, weights);
+    const Factor dproduct = computed.gradient(dqkv);
+    const Tensor dy = input_gradient(dproduct, computed.again(weights, saved[6]));
     variable_list dweights =
-        weight_gradients(context, kQ, context->saved_data["weights"].toTensorVector(), dqkv, y);
+        weight_gradients(context, kQ, context->saved_data["weights"].toTensorVector(), dproduct, y);
     const Tensor dx = at::empty_like(x);
     const Tensor dnorm =
         internal::rms_norm_backward_cuda(x, norm.weight, rstd, dy, dstream.view(x.sizes()), dx);
@@ -220,7 +309,6 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
             std::move(dweights[0]),
             std::move(dweights[1]),
             std::move(dweights[2]),
-            Tensor(),
             Tensor(),
             Tensor(),
             Tensor(),
@@ -238,28 +326,40 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
   // attended (T, C) in the dtype of products, dense.
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& attended,
                         const Tensor& wo, const Tensor& norm_weight, const Tensor& w1,
-                        const Tensor& w3, const Tensor& w2, double epsilon, Recompute recompute) {
-    const auto dtype = attended.scalar_type();
+                        const Tensor& w3, const Tensor& w2, double epsilon,
+                        const Computed& computed) {
+    const auto dtype = computed.dtype;
     const Tensor rows = x.reshape({-1, x.size(-1)});
-    const Tensor out_weight = compute_copy(wo, dtype), down_weight = compute_copy(w2, dtype);
-    const Tensor up_weights = compute_copy({w1, w3}, dtype);
+    const auto weights_of = [&](const Tensor& copy) {
+      return computed.factor(copy, Float8Layout::kRows);
+    };
+    const Factor out_weight = weights_of(compute_copy(wo, dtype)),
+                 up_weights = weights_of(compute_copy({w1, w3}, dtype)),
+                 down_weight = weights_of(compute_copy(w2, dtype));
+    const Factor mixed = computed.factor(attended, Float8Layout::kBoth);
     const Tensor x2 = at::empty_like(rows);
-    product(attended, out_weight.t(), x2, rows);
+    forward_product(mixed, out_weight, x2, rows);
     const Norm norm{norm_weight.detach(), epsilon};
-    const auto [y, rstd] = norm(x2, dtype);
+    const Tensor largest_y = computed.largest(x2), largest_h = computed.largest(x2);
+    const auto [normed, rstd] = norm(x2, dtype, largest_y);
     const ScopedRange range("feed-forward");
-    const Tensor gates = times(y, up_weights.t());
-    const int64_t inner = down_weight.size(1);
-    const Tensor h = at::empty({rows.size(0), inner}, y.options());
+    const Factor y = computed.factor(normed, Float8Layout::kBoth, largest_y);
+    const Tensor gates = forward_product(y, up_weights);
+    const int64_t inner = down_weight.values.size(1);
+    const Tensor activated = at::empty({rows.size(0), inner}, normed.options());
     {
       const ScopedRange inside("swiglu");
-      internal::swiglu_forward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner), h);
+      internal::swiglu_forward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner),
+                                    activated, largest_h);
     }
+    const Factor h = computed.factor(activated, Float8Layout::kRows, largest_h);
     const Tensor result = at::empty_like(rows);
-    product(h, down_weight.t(), result, x2);
+    forward_product(h, down_weight, result, x2);
     context->save_for_backward(
-        {attended, x2, norm.weight, rstd, recompute == Recompute::kNone ? y : Tensor(),
-         recompute == Recompute::kInner ? Tensor() : gates, out_weight, up_weights, down_weight});
+        {mixed.by_columns(), mixed.rounded.scale, x2, norm.weight, rstd, computed.keeps_norm(y),
+         y.rounded.scale, computed.recompute == Recompute::kInner ? Tensor() : gates,
+         h.rounded.scale, out_weight.values, out_weight.rounded.scale, up_weights.values,
+         up_weights.rounded.scale, down_weight.values, down_weight.rounded.scale});
     context->saved_data["epsilon"] = epsilon;
     context->saved_data["weights"] = std::vector<Tensor>{wo, w1, w3, w2};
     return result.view(x.sizes());
@@ -268,32 +368,46 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     internal::refuse_create_graph("model");
     const auto saved = context->get_saved_variables();
-    const auto &attended = saved[0], &x2 = saved[1], &rstd = saved[3], &out_weight = saved[6],
-               &up_weights = saved[7], &down_weight = saved[8];
-    const Norm norm{saved[2], context->saved_data["epsilon"].toDouble()};
-    const auto dtype = attended.scalar_type();
+    const Factor mixed = of_columns(saved[0], saved[1]);
+    const auto &x2 = saved[2], &rstd = saved[4];
+    const Norm norm{saved[3], context->saved_data["epsilon"].toDouble()};
+    const auto dtype = saved[9].scalar_type();
+    const Computed computed{dtype, saved[10].defined()};
+    const bool kept_gates = saved[7].defined();
+    const auto layout = kept_gates ? Float8Layout::kColumns : Float8Layout::kBoth;
+    const Factor out_weight = computed.again(saved[9], saved[10]),
+                 up_weights = computed.again(saved[11], saved[12], layout),
+                 down_weight = computed.again(saved[13], saved[14]);
     const Tensor dout = gradients[0].contiguous().view(x2.sizes());
-    const Tensor rounded = dout.to(dtype);
-    const Tensor y = saved[4].defined() ? saved[4] : norm(x2, dtype).first;
-    const Tensor gates = saved[5].defined() ? saved[5] : times(y, up_weights.t());
+    const Factor rounded = computed.gradient(dout.to(dtype));
+    const Factor y = saved[5].defined() ? of_columns(saved[5], saved[6])
+                                        : computed.again(norm(x2, dtype).first, saved[6], layout);
+    const Tensor gates = kept_gates ? saved[7] : forward_product(y, up_weights);
 
-    const int64_t inner = down_weight.size(1);
-    const Tensor dh = times(rounded, down_weight);
+    const int64_t inner = down_weight.values.size(1);
+    const Tensor dh = input_gradient(rounded, down_weight);
     const Tensor dgates = at::empty_like(gates), &h = dh;  // h takes dh's place
+    const Tensor largest_gates = computed.largest(dh), largest_dx2 = computed.largest(dh);
     internal::swiglu_backward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner), dh,
-                                   dgates.narrow(1, 0, inner), dgates.narrow(1, inner, inner), h);
+                                   dgates.narrow(1, 0, inner), dgates.narrow(1, inner, inner), h,
+                                   largest_gates);
     const auto weights = context->saved_data["weights"].toTensorVector();
-    variable_list dw2 = weight_gradients(context, k2, {weights[3]}, rounded, h);
+    variable_list dw2 =
+        weight_gradients(context, k2, {weights[3]}, rounded, computed.again(h, saved[8]));
 
-    const Tensor dy = times(dgates, up_weights);
-    variable_list dups = weight_gradients(context, k1, {weights[1], weights[2]}, dgates, y);
+    const Factor dproduct = computed.gradient(dgates, largest_gates);
+    const Tensor dy = input_gradient(dproduct, up_weights);
+    variable_list dups = weight_gradients(context, k1, {weights[1], weights[2]}, dproduct, y);
 
     const Tensor dx2 = at::empty_like(x2);
-    const Tensor rounded_dx2 = dtype == x2.scalar_type() ? dx2 : at::empty_like(attended);
+    const Tensor rounded_dx2 =
+        dtype == x2.scalar_type() ? dx2 : at::empty(x2.sizes(), x2.options().dtype(dtype));
     const Tensor dnorm = internal::rms_norm_backward_cuda(
-        x2, norm.weight, rstd, dy, dout, dx2, rounded_dx2.is_same(dx2) ? Tensor() : rounded_dx2);
-    const Tensor dattended = times(rounded_dx2, out_weight);
-    variable_list dwo = weight_gradients(context, kO, {weights[0]}, rounded_dx2, attended);
+        x2, norm.weight, rstd, dy, dout, dx2, rounded_dx2.is_same(dx2) ? Tensor() : rounded_dx2,
+        largest_dx2);
+    const Factor dmixed = computed.gradient(rounded_dx2, largest_dx2);
+    const Tensor dattended = input_gradient(dmixed, out_weight);
+    variable_list dwo = weight_gradients(context, kO, {weights[0]}, dmixed, mixed);
     return {dx2.view(gradients[0].sizes()),
             dattended,
             std::move(dwo[0]),
@@ -331,7 +445,7 @@ bool fused_block_takes(const Tensor& x, const TransformerBlockImpl& block,
 Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const BlockContext& context) {
   const Tensor x = x_any.contiguous();  // the kernels' rows lie one behind the other
   const auto dtype = compute_dtype(x);
-  const Recompute recompute = context.recompute;
+  const Computed computed{dtype, context.in_float8 && dtype == at::kBFloat16, context.recompute};
   const auto& attn = *block.attn;
   const auto mixed = [&] {
     const ScopedRange whole("self-attention");
@@ -339,10 +453,10 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
     const AttentionOptions options = attn.options(context.documents);
     const bool turns_back = internal::has_turned_attention(dtype, x.size(-1) / attn.num_heads(),
                                                            x.device(), options.implementation);
-    auto inputs = AttentionInputs::apply(
-        x, block.ln1->weight, attn.q_proj->weight, attn.k_proj->weight, attn.v_proj->weight, cos,
-        sin, HeadCounts{attn.num_heads(), attn.num_kv_heads()}, block.ln1->epsilon(), dtype,
-        recompute == Recompute::kNone, turns_back);
+    auto inputs = AttentionInputs::apply(x, block.ln1->weight, attn.q_proj->weight,
+                                         attn.k_proj->weight, attn.v_proj->weight, cos, sin,
+                                         HeadCounts{attn.num_heads(), attn.num_kv_heads()},
+                                         block.ln1->epsilon(), computed, turns_back);
     const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
     const ScopedRange range("attention");
     inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin, options.window,
@@ -353,7 +467,7 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
   const Tensor attended = mixed[4].transpose(1, 2).reshape({-1, x.size(-1)});
   return BlockOutput::apply(mixed[3], attended, attn.output_proj->weight, block.ln2->weight,
                             block.ffn->w1->weight, block.ffn->w3->weight, block.ffn->w2->weight,
-                            block.ln2->epsilon(), recompute);
+                            block.ln2->epsilon(), computed);
 }
 
 }  // namespace flashstep

@@ -11,6 +11,7 @@
 #include "flashstep/model.h"
 #include "flashstep/model/init.h"
 #include "flashstep/ops.h"
+#include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
 
 namespace flashstep {
@@ -184,6 +185,21 @@ at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
   return x.element_size() == 2 ? x.to(at::kFloat) : x;  // weights that were cast before
 }
 
+void TransformerImpl::set_float8_products(bool in_float8) {
+  if (in_float8) {
+    const int64_t of_keys = config_.kv_heads() * config_.head_dim();
+    for (const int64_t width : {config_.d_model, config_.d_ff, of_keys}) {
+      require(width % 16 == 0, "[model] expected d_model, d_ff and the heads of keys together of ",
+              "multiples of 16 for products of fp8, got ", config_.d_model, ", ", config_.d_ff,
+              " and ", of_keys);
+    }
+    const at::Device device = lm_head->weight.device();
+    require(!device.is_cuda() || has_scaled_products(device),
+            "[model] expected a GPU of compute capability 8.9 or higher for products of fp8");
+  }
+  in_float8_ = in_float8;
+}
+
 at::Tensor TransformerImpl::head(const at::Tensor& hidden) {
   const ScopedRange range("head");
   return lm_head->forward(hidden);
@@ -209,7 +225,7 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
                             : recompute_ == Recompute::kBlock ? Recompute::kNone  // by its group
                                                               : recompute_;
     const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, again,
-                               documents};
+                               documents, in_float8_};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {

@@ -10,8 +10,11 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/ops/cuda/float8.h"
 #include "flashstep/ops/cuda/kernels.h"
+#include "flashstep/ops/float8.h"
 
 namespace flashstep::internal {
 namespace {
@@ -27,6 +30,7 @@ Element element_of(const Tensor& x) {
 
 const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_or_null(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
+float* floats_or_null(const Tensor& x) { return static_cast<float*>(mutable_or_null(x)); }
 
 // The defined ones.
 std::vector<c10::IValue> values(std::initializer_list<at::TensorList> lists) {
@@ -47,6 +51,26 @@ void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStrea
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
 
+Float8Matrix to_float8(const Tensor& x, at::ScalarType type, Float8Layout layout,
+                       const Tensor& largest, const Tensor& scale) {
+  const int64_t height = x.size(0), width = x.size(1), padded = (height + 15) / 16 * 16;
+  require(x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.is_contiguous() && width % 16 == 0,
+          "[float8] expected a dense x (R, C) of bfloat16 on a GPU, C a multiple of 16, got ",
+          x.sizes(), " of ", x.scalar_type(), " on ", x.device());
+  const auto bytes = x.options().dtype(type);
+  Float8Matrix result;
+  result.scale = scale;
+  if (layout != Float8Layout::kColumns) result.rows = at::empty(x.sizes(), bytes);
+  if (layout != Float8Layout::kRows) result.columns = at::empty({width, padded}, bytes);
+  enqueue("flashstep::to_float8", ops_cuda::to_float8,
+          {x.const_data_ptr(), floats_or_null(largest), scale.mutable_data_ptr<float>(),
+           mutable_or_null(result.rows), mutable_or_null(result.columns),
+           type == at::kFloat8_e5m2 ? ops_cuda::Float8::kE5M2 : ops_cuda::Float8::kE4M3, height,
+           width, x.stride(0), padded},
+          {x, result.rows, result.columns});
+  return result;
+}
+
 }  // namespace
 
 bool has_cuda_kernel(const Tensor& x) {
@@ -55,28 +79,29 @@ bool has_cuda_kernel(const Tensor& x) {
 }
 
 void rms_norm_forward_cuda(const Tensor& x, const Tensor& weight, double epsilon, const Tensor& y,
-                           const Tensor& rstd) {
+                           const Tensor& rstd, const Tensor& largest) {
   const int64_t width = x.size(-1);
   enqueue("flashstep::rms_norm_forward", ops_cuda::rms_norm_forward,
           {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(), y.mutable_data_ptr(),
            element_of(y), rstd.mutable_data_ptr<float>(), rstd.numel(), width,
-           static_cast<float>(epsilon)},
+           static_cast<float>(epsilon), floats_or_null(largest)},
           {x, y});
 }
 
 Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tensor& rstd,
                               const Tensor& dy, const Tensor& residual, const Tensor& dx,
-                              const Tensor& rounded_dx) {
+                              const Tensor& rounded_dx, const Tensor& largest) {
   const int64_t width = x.size(-1), rows = rstd.numel();
   auto dweight = at::empty_like(weight);
   const auto partials =
       at::empty({ops_cuda::rms_norm_partials(rows, width), width}, weight.options());
-  enqueue("flashstep::rms_norm_backward", ops_cuda::rms_norm_backward,
-          {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(),
-           rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy),
-           data_or_null(residual), dx.mutable_data_ptr(), mutable_or_null(rounded_dx),
-           partials.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), rows, width},
-          {x, dy, residual, dx, rounded_dx});
+  enqueue(
+      "flashstep::rms_norm_backward", ops_cuda::rms_norm_backward,
+      {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(),
+       rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy), data_or_null(residual),
+       dx.mutable_data_ptr(), mutable_or_null(rounded_dx), partials.mutable_data_ptr<float>(),
+       dweight.mutable_data_ptr<float>(), rows, width, floats_or_null(largest)},
+      {x, dy, residual, dx, rounded_dx});
   return dweight;
 }
 
@@ -102,20 +127,20 @@ void rope_cuda(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inver
   enqueue("flashstep::rope", ops_cuda::rope, arguments, {x, y});
 }
 
-void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {
+void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y, const Tensor& largest) {
   enqueue("flashstep::swiglu_forward", ops_cuda::swiglu_forward,
           {a.const_data_ptr(), b.const_data_ptr(), y.mutable_data_ptr(), element_of(a), a.size(0),
-           a.size(1), a.stride(0)},
+           a.size(1), a.stride(0), floats_or_null(largest)},
           {a, b, y});
 }
 
 void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
-                          const Tensor& db, const Tensor& y) {
-  enqueue(
-      "flashstep::swiglu_backward", ops_cuda::swiglu_backward,
-      {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), da.mutable_data_ptr(),
-       db.mutable_data_ptr(), mutable_or_null(y), element_of(a), a.size(0), a.size(1), a.stride(0)},
-      {a, b, dy, da, db, y});
+                          const Tensor& db, const Tensor& y, const Tensor& largest) {
+  enqueue("flashstep::swiglu_backward", ops_cuda::swiglu_backward,
+          {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), da.mutable_data_ptr(),
+           db.mutable_data_ptr(), mutable_or_null(y), element_of(a), a.size(0), a.size(1),
+           a.stride(0), floats_or_null(largest)},
+          {a, b, dy, da, db, y});
 }
 
 void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, const Tensor& counted,
@@ -123,7 +148,7 @@ void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, const Tenso
   enqueue("flashstep::cross_entropy", ops_cuda::cross_entropy,
           {logits.const_data_ptr(), mutable_or_null(dlogits), element_of(logits),
            targets.const_data_ptr<int64_t>(), losses.mutable_data_ptr<float>(),
-           static_cast<float*>(mutable_or_null(normalizers)), targets.numel(), logits.size(-1),
+           floats_or_null(normalizers), targets.numel(), logits.size(-1),
            targets.numel() > 1 && logits.dim() == 2 ? logits.stride(0) : logits.size(-1),
            counted.const_data_ptr<float>()},
           {logits, dlogits});
@@ -153,6 +178,25 @@ void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& 
            order.const_data_ptr<int64_t>(), dweight.mutable_data_ptr(), element_of(dweight),
            partials.mutable_data_ptr<float>(), positions, width, adds},
           {dy, dweight});
+}
+
+Tensor largest_of(const Tensor& x) {
+  require(x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.is_contiguous(),
+          "[float8] expected a dense x of bfloat16 on a GPU, got ", x.scalar_type(), " on ",
+          x.device());
+  const Tensor largest = at::zeros({}, x.options().dtype(at::kFloat));
+  enqueue("flashstep::largest", ops_cuda::largest_of,
+          {x.const_data_ptr(), x.numel(), largest.mutable_data_ptr<float>()}, {x});
+  return largest;
+}
+
+Float8Matrix to_float8(const Tensor& x, at::ScalarType type, Float8Layout layout,
+                       const Tensor& largest) {
+  return to_float8(x, type, layout, largest, at::empty_like(largest));
+}
+Float8Matrix to_float8_again(const Tensor& x, at::ScalarType type, Float8Layout layout,
+                             const Tensor& scale) {
+  return to_float8(x, type, layout, {}, scale);
 }
 
 Tensor counted_cuda(const Tensor& targets) {

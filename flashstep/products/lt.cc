@@ -39,7 +39,11 @@ Tensor unfilled(at::IntArrayRef sizes, const at::TensorOptions& options) {
 }
 
 cudaDataType_t type_of(at::ScalarType type) {
-  return type == at::kFloat ? CUDA_R_32F : type == at::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
+  return type == at::kFloat           ? CUDA_R_32F
+         : type == at::kBFloat16      ? CUDA_R_16BF
+         : type == at::kFloat8_e4m3fn ? CUDA_R_8F_E4M3
+         : type == at::kFloat8_e5m2   ? CUDA_R_8F_E5M2
+                                      : CUDA_R_16F;
 }
 
 // A matrix as it lies in memory, by columns: a tensor with dense rows is its own transpose. Or a
@@ -178,13 +182,14 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
   return plan;
 }
 
-using Key = std::array<int64_t, 24>;
+using Key = std::array<int64_t, 25>;
 Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const void* c,
            bool adds) {
   return {device,
           rounds_to_tf32(),
           static_cast<int64_t>(reduction_of(a.type)),
           static_cast<int64_t>(a.type),
+          static_cast<int64_t>(b.type),
           a.rows,
           a.columns,
           a.stride,
@@ -213,7 +218,7 @@ bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
 std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
                                      const void* c, bool adds) {
   if (d.batch > 1) return std::nullopt;
-  if (a.type == at::kFloat) return std::nullopt;  // whose algorithms depend on rounds_to_tf32()
+  if (c10::elementSize(a.type) != 2) return std::nullopt;  // others depend on more than a shape
   if (reduction_of(a.type) != at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK)
     return std::nullopt;  // other algorithms, other numbers
   for (const void* data : {a.data, b.data, d.data, c}) {
@@ -286,7 +291,11 @@ struct Operands {
 };
 
 void launch(cublasLtHandle_t handle, const Plan& plan, const Operands& operands, const Tensor& d,
-            float alpha, float beta) {
+            float alpha, float beta, const float* left_scale = nullptr,
+            const float* right_scale = nullptr) {
+  cublasLtMatmulDescOpaque_t operation = *plan.operation;  // threads share the plan's
+  if (left_scale != nullptr) set(&operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, left_scale);
+  if (right_scale != nullptr) set(&operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, right_scale);
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
   Tensor own;
   void* workspace = nullptr;
@@ -296,7 +305,7 @@ void launch(cublasLtHandle_t handle, const Plan& plan, const Operands& operands,
     own = unfilled({static_cast<int64_t>(plan.workspace_bytes)}, d.options().dtype(at::kByte));
     workspace = own.mutable_data_ptr();
   }
-  check(cublasLtMatmul(handle, plan.operation.get(), &alpha, operands.left.data, plan.a.get(),
+  check(cublasLtMatmul(handle, &operation, &alpha, operands.left.data, plan.a.get(),
                        operands.right.data, plan.b.get(), &beta, operands.added, plan.d.get(),
                        d.mutable_data_ptr(), plan.d.get(), &plan.algorithm, workspace,
                        plan.workspace_bytes, stream),
@@ -337,6 +346,23 @@ void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor&
                               operands.result, operands.added, c.defined());
   launch(handle, plan, operands, d, static_cast<float>(alpha),
          c.defined() ? static_cast<float>(beta) : 0);
+}
+
+bool lt_takes_float8(int64_t device) {
+  const cudaDeviceProp* const gpu =
+      at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
+  return gpu->major * 10 + gpu->minor >= 89;
+}
+
+void lt_scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const Tensor& d,
+                       const Tensor& c) {
+  const c10::cuda::CUDAGuard guard(a.values.device());
+  const auto handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Operands operands(a.values, b.values.t(), d, c);
+  const Plan& plan = plan_for(handle, a.values.device().index(), operands.left, operands.right,
+                              operands.result, operands.added, c.defined());
+  launch(handle, plan, operands, d, 1, c.defined() ? 1 : 0, b.scale.const_data_ptr<float>(),
+         a.scale.const_data_ptr<float>());
 }
 
 // Small products first, so that the sum loses least: low high + high low + high high.

@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include "flashstep/products/product.h"
 #include "flashstep/products/tuned.h"
 
 namespace flashstep::internal {
@@ -18,6 +19,11 @@ void lt_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, c
 // The same of float32 tensors, each of which is split into bfloat16.
 void split_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
                    const at::Tensor& c);
+
+// As flashstep::scaled_product.
+bool lt_takes_float8(int64_t device);
+void lt_scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const at::Tensor& d,
+                       const at::Tensor& c);
 
 // ---- For flashstep bench products
 

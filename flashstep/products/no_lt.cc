@@ -17,6 +17,10 @@ void lt_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&, doub
   no_cuda();
 }
 void split_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
+bool lt_takes_float8(int64_t) { return false; }
+void lt_scaled_product(const ScaledMatrix&, const ScaledMatrix&, const Tensor&, const Tensor&) {
+  no_cuda();
+}
 LtMachine lt_machine() { return {}; }
 std::vector<ProductShape> lt_shapes() { return {}; }
 int64_t lt_algorithms(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }

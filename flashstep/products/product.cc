@@ -33,6 +33,18 @@ struct Described {
   }
 };
 
+// Of product() and scaled_product(), (M, N) = shape.
+void check_result(at::IntArrayRef shape, const Tensor& a, at::ScalarType type, const Tensor& d,
+                  const Tensor& c) {
+  require(d.sizes() == shape && (d.scalar_type() == type || d.scalar_type() == at::kFloat) &&
+              d.device() == a.device() && (d.stride(1) == 1 || d.size(1) == 1),
+          "[product] expected d of shape ", shape, " of ", type, " or float32 on ", a.device(),
+          " with dense rows, got ", Described{d});
+  require(!c.defined() || (c.sizes() == d.sizes() && c.strides() == d.strides() &&
+                           c.scalar_type() == d.scalar_type() && c.device() == d.device()),
+          "[product] expected c like d, ", Described{d}, ", got ", Described{c});
+}
+
 void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   const auto dtype = a.scalar_type();
   require(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
@@ -41,15 +53,7 @@ void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
               a.scalar_type() == b.scalar_type() && a.device() == b.device(),
           "[product] expected a (M, K) and b (K, N) of one dtype and device, got ", Described{a},
           " and ", Described{b});
-  const std::vector<int64_t> shape = {a.size(0), b.size(1)};
-  require(d.sizes() == shape &&
-              (d.scalar_type() == a.scalar_type() || d.scalar_type() == at::kFloat) &&
-              d.device() == a.device() && (d.stride(1) == 1 || d.size(1) == 1),
-          "[product] expected d of shape ", at::IntArrayRef(shape), " of a's dtype or float32 on ",
-          a.device(), " with dense rows, got ", Described{d});
-  require(!c.defined() || (c.sizes() == d.sizes() && c.strides() == d.strides() &&
-                           c.scalar_type() == d.scalar_type() && c.device() == d.device()),
-          "[product] expected c like d, ", Described{d}, ", got ", Described{c});
+  check_result({a.size(0), b.size(1)}, a, dtype, d, c);
 }
 
 std::atomic<Float32Products> float32_way = Float32Products::kExact;
@@ -96,6 +100,38 @@ void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c)
   if (a.size(1) > 0 && internal::lt_takes(a)) return internal::lt_product(dense(a), dense(b), d, c);
   const auto wide = at::mm(a.to(at::kFloat), b.to(at::kFloat));
   d.copy_(c.defined() ? wide + c : wide);
+}
+
+bool has_scaled_products(const at::Device& device) {
+  return device.is_cuda() && internal::lt_takes_float8(device.index());
+}
+
+void scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const Tensor& d,
+                    const Tensor& c) {
+  const auto is_float8 = [](const Tensor& x) {
+    return x.scalar_type() == at::kFloat8_e4m3fn || x.scalar_type() == at::kFloat8_e5m2;
+  };
+  const auto fits = [&](const ScaledMatrix& x) {
+    return x.values.dim() == 2 && is_float8(x.values) && x.values.is_contiguous() &&
+           x.values.size(1) % 16 == 0 && x.scale.numel() == 1 &&
+           x.scale.scalar_type() == at::kFloat && x.scale.device() == x.values.device() &&
+           x.values.device() == a.values.device();
+  };
+  require(fits(a) && fits(b) && a.values.size(1) == b.values.size(1) && b.values.size(0) % 16 == 0,
+          "[product] expected dense a (M, K) and b (N, K) of float8, N and K multiples of 16, with "
+          "scales on one device, got ",
+          Described{a.values}, " and ", Described{b.values});
+  require(
+      a.values.scalar_type() == at::kFloat8_e4m3fn || b.values.scalar_type() == at::kFloat8_e4m3fn,
+      "[product] expected float8_e4m3fn in a or in b, got float8_e5m2 in both");
+  require(has_scaled_products(a.values.device()),
+          "[product] expected a GPU of compute capability 8.9 or higher for float8, got ",
+          a.values.device());
+  check_result({a.values.size(0), b.values.size(0)}, a.values, at::kBFloat16, d, c);
+  if (d.numel() == 0) return;
+  require(a.values.size(1) > 0, "[product] expected K of 16 or more, got 0");
+  RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a.values, b.values.t()}));
+  internal::lt_scaled_product(a, b, d, c);
 }
 
 void batched_product(const Tensor& a, const Tensor& b, const Tensor& d, double alpha,

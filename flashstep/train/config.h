@@ -64,8 +64,8 @@ struct ScheduleConfig {
 struct TrainConfig {
   int64_t steps = 1000, batch_size = 16, accumulation_steps = 1;
   std::string order = "random", precision = "fp32", weights = "fp32", gradients = "auto",
-              moments = "fp32", stream = "auto", fp32_products = "exact", device = "auto",
-              recompute = "none";
+              moments = "fp32", stream = "auto", fp32_products = "exact", bf16_products = "exact",
+              device = "auto", recompute = "none";
   int64_t recompute_group = 1, recompute_blocks = 0;
   int64_t seed = 1;
   bool deterministic = true;

@@ -48,6 +48,9 @@ void check_config(const Config& config) {
   require(train.fp32_products == "exact" || train.precision == "fp32",
           "[config] expected train.fp32_products exact with train.precision ", train.precision,
           ", got split");
+  require(train.bf16_products == "exact" || train.precision == "bf16",
+          "[config] expected train.bf16_products exact with train.precision ", train.precision,
+          ", got fp8");
   const ParallelConfig& parallel = config.parallel;
   require(parallel.shard_ranks == 0 || parallel.shard_optimizer == "full",
           "[config] expected parallel.shard_ranks 0 with parallel.shard_optimizer ",
@@ -77,6 +80,8 @@ void check_device(const Config& config, bool is_gpu) {
           "[config] expected a GPU for train.graph on, got a run on the CPU");
   require(config.train.fp32_products == "exact" || is_gpu,
           "[config] expected a GPU for train.fp32_products split, got a run on the CPU");
+  require(config.train.bf16_products == "exact" || is_gpu,
+          "[config] expected a GPU for train.bf16_products fp8, got a run on the CPU");
 }
 
 void check_processes(const ParallelConfig& config, int64_t world_size) {

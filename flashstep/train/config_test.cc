@@ -88,6 +88,8 @@ TEST_F(ConfigTest, RangesAndTypes) {
   expect_refusal(R"({"train": {"stream": "bf16"}})", {"train.stream", "fp32", "got bf16"});
   expect_refusal(R"({"train": {"precision": "bf16", "fp32_products": "split"}})",
                  {"train.fp32_products", "exact", "got split"});
+  expect_refusal(R"({"train": {"precision": "fp32", "bf16_products": "fp8"}})",
+                 {"train.bf16_products", "exact", "got fp8"});
   expect_refusal(R"({"train": {"graph": "yes"}})", {"train.graph", "auto", "on", "off", "yes"});
   expect_refusal(R"({"sampling": {"top_p": 1.5}})", {"sampling.top_p", "1.5"});
   expect_refusal(R"({"train": {"steps": 5)", {path_.string()});

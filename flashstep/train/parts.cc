@@ -73,6 +73,7 @@ Transformer make_model(const Config& config, torch::Device device, bool shards, 
   model->set_recompute(recompute_by_name(train.recompute), train.recompute_group,
                        train.recompute_blocks);
   model->set_short_stream(has_short_stream(train, device.is_cuda()));
+  model->set_float8_products(train.bf16_products == "fp8");
   if (is_narrow) keep_weights_in(at::kBFloat16, model->parameters());
   const bool has_narrow_gradients = has_bf16_gradients(config, device.is_cuda());
   if (has_narrow_gradients || is_narrow)

@@ -89,6 +89,21 @@ TEST(GpuRecordedStep, SplitProductsShortMomentsAndStreamsAreReplayed) {
   expect_recorded_as_launched(c, kGpu);
 }
 
+TEST(GpuRecordedStep, ProductsOfFloat8AreReplayed) {
+  FLASHSTEP_NEED_GPUS(1);
+  if (!has_float8_products(kGpu)) GTEST_SKIP() << "a GPU without float8";
+  RecordedCase c;
+  c.precision = Precision::kBFloat16;
+  c.prepare = [](TransformerImpl& model) {
+    model.set_short_stream(true);
+    model.set_float8_products(true);
+  };
+  for (const int64_t accumulation : {1, 2}) {
+    c.accumulation_steps = accumulation;
+    EXPECT_TRUE(expect_recorded_as_launched(c, kGpu).said.empty());
+  }
+}
+
 TEST(GpuRecordedStep, MuonIsReplayed) {
   FLASHSTEP_NEED_GPUS(1);
   RecordedCase c;

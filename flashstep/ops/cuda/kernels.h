@@ -23,6 +23,7 @@ struct RmsNormForward {
   float* rstd;  // (rows)
   int64_t rows, width;
   float epsilon;
+  float* largest;  // max(*largest, |y|); or null
 };
 cudaError_t rms_norm_forward(const RmsNormForward& a, cudaStream_t stream);
 
@@ -40,6 +41,7 @@ struct RmsNormBackward {
   float* partials;       // (rms_norm_partials(rows, width), width), workspace
   float* dweight;        // (width)
   int64_t rows, width;
+  float* largest;  // max(*largest, |dx|); or null
 };
 int64_t rms_norm_partials(int64_t rows, int64_t width);
 cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream);
@@ -66,6 +68,7 @@ struct SwigluForward {
   Element type;
   int64_t rows, width;
   int64_t input_stride;  // in elements, between the rows of a and of b; y's rows are dense
+  float* largest;        // max(*largest, |y|); or null
 };
 cudaError_t swiglu_forward(const SwigluForward& args, cudaStream_t stream);
 
@@ -77,6 +80,7 @@ struct SwigluBackward {
   Element type;
   int64_t rows, width;
   int64_t input_stride;  // of a, b, da and db; dy's and y's rows are dense
+  float* largest;        // max(*largest, |da|, |db|); or null
 };
 cudaError_t swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
 

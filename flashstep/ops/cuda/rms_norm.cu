@@ -21,15 +21,11 @@ constexpr int64_t kRowsPerPartial = 4;
 
 constexpr int threads_of(int warps) { return kWarpLanes * (warps == 1 ? kRowsAtOnce : warps); }
 
+// A row of y, by kWarps warps; returns larger() of what a thread wrote.
 template <typename X, typename Y, int kWarps>
-__global__ void __launch_bounds__(threads_of(kWarps))
-    rms_norm_forward_kernel(const __grid_constant__ RmsNormForward a) {
+__device__ uint32_t row_forward(const RmsNormForward& a, int64_t row, int lane) {
   constexpr int kLanes = kWarps * kWarpLanes;
   __shared__ float shared[kWarps];
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t row =
-      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kLanes) + threadIdx.x / kLanes;
-  if (row >= a.rows) return;
   const X* x = static_cast<const X*>(a.x) + row * a.width;
   Y* y = static_cast<Y*>(a.y) + row * a.width;
   const int vectors = static_cast<int>(a.width / kVector);
@@ -52,6 +48,7 @@ __global__ void __launch_bounds__(threads_of(kWarps))
   squares = block_sum<kWarps>(squares, shared);
   const float rstd = 1.0f / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
   if (lane == 0) a.rstd[row] = rstd;
+  uint32_t largest = 0;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int v = lane + step * kLanes;
@@ -62,13 +59,30 @@ __global__ void __launch_bounds__(threads_of(kWarps))
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[i] = weight[i] * (values[i] * rstd);
     write(y + v * kVector, values);
+    largest = larger(largest, values);
   }
+  return largest;
+}
+
+template <typename X, typename Y, int kWarps>
+__global__ void __launch_bounds__(threads_of(kWarps))
+    rms_norm_forward_kernel(const __grid_constant__ RmsNormForward a) {
+  constexpr int kLanes = kWarps * kWarpLanes;
+  __shared__ uint32_t shared[threads_of(kWarps) / kWarpLanes];
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kLanes) + threadIdx.x / kLanes;
+  uint32_t largest = 0;
+  if (row < a.rows)
+    largest = row_forward<X, Y, kWarps>(a, row, static_cast<int>(threadIdx.x) % kLanes);
+  if (a.largest != nullptr)
+    raise_largest<threads_of(kWarps) / kWarpLanes>(a.largest, largest, shared);
 }
 
 template <typename X, typename Y>
 __global__ void __launch_bounds__(kOtherThreads)
     rms_norm_forward_elements_kernel(const __grid_constant__ RmsNormForward a) {
   __shared__ float shared[kOtherThreads / kWarpLanes];
+  __shared__ uint32_t shared_largest[kOtherThreads / kWarpLanes];
   const int64_t row = blockIdx.x;
   const X* x = static_cast<const X*>(a.x) + row * a.width;
   Y* y = static_cast<Y*>(a.y) + row * a.width;
@@ -80,8 +94,14 @@ __global__ void __launch_bounds__(kOtherThreads)
   squares = block_sum<kOtherThreads / kWarpLanes>(squares, shared);
   const float rstd = 1.0f / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
   if (threadIdx.x == 0) a.rstd[row] = rstd;
-  for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads)
-    y[i] = static_cast<Y>(a.weight[i] * (static_cast<float>(x[i]) * rstd));
+  uint32_t largest = 0;
+  for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) {
+    const float value = a.weight[i] * (static_cast<float>(x[i]) * rstd);
+    y[i] = static_cast<Y>(value);
+    largest = larger(largest, {value});
+  }
+  if (a.largest != nullptr)
+    raise_largest<kOtherThreads / kWarpLanes>(a.largest, largest, shared_largest);
 }
 
 // A block of kWarps warps takes its rows one after the other; its sums of dweight stay in registers
@@ -92,8 +112,10 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
     rms_norm_backward_kernel(const __grid_constant__ RmsNormBackward a) {
   constexpr int kThreads = kWarps * kWarpLanes;
   __shared__ float shared[2][kWarps];
+  __shared__ uint32_t shared_largest[kWarps];
   const int vectors = static_cast<int>(a.width / kVector);
   float dweight[kSteps][kVector] = {};
+  uint32_t largest = 0;
 
   int parity = 0;  // one buffer is written while slower warps still read the other
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, parity ^= 1) {
@@ -148,8 +170,10 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
       }
       write(dx + v * kVector, gradients);
       if (a.rounded_dx != nullptr) write(rounded_dx + v * kVector, gradients);
+      largest = larger(largest, gradients);
     }
   }
+  if (a.largest != nullptr) raise_largest<kWarps>(a.largest, largest, shared_largest);
 
   float* partial = a.partials + static_cast<int64_t>(blockIdx.x) * a.width;
 #pragma unroll
@@ -164,6 +188,8 @@ template <typename X, typename Y>
 __global__ void __launch_bounds__(kOtherThreads)
     rms_norm_backward_elements_kernel(const __grid_constant__ RmsNormBackward a) {
   __shared__ float shared[2][kOtherThreads / kWarpLanes];
+  __shared__ uint32_t shared_largest[kOtherThreads / kWarpLanes];
+  uint32_t largest = 0;
   float* partial = a.partials + static_cast<int64_t>(blockIdx.x) * a.width;
   for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) partial[i] = 0;
   int parity = 0;
@@ -188,8 +214,11 @@ __global__ void __launch_bounds__(kOtherThreads)
       dx[i] = static_cast<X>(whole);
       if (a.rounded_dx != nullptr)
         static_cast<Y*>(a.rounded_dx)[row * a.width + i] = static_cast<Y>(whole);
+      largest = larger(largest, {whole});
     }
   }
+  if (a.largest != nullptr)
+    raise_largest<kOtherThreads / kWarpLanes>(a.largest, largest, shared_largest);
 }
 
 // dweight[i] = sum of partials[.][i]: 32 columns a block, whose warps add every 32nd partial.

@@ -32,11 +32,9 @@ __device__ Place place_of(Index index, int64_t width, int64_t stride) {
   return {static_cast<int64_t>(row) * stride + column, static_cast<int64_t>(index) * kWidth};
 }
 
+// A thread's part; returns larger() of what it wrote.
 template <typename T, int kWidth, typename Index>
-__global__ void __launch_bounds__(kThreads)
-    swiglu_forward_kernel(const __grid_constant__ SwigluForward args, Index count) {
-  const Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= count) return;
+__device__ uint32_t part(const SwigluForward& args, Index index) {
   const Place place = place_of<kWidth>(index, args.width, args.input_stride);
   float a[kWidth], b[kWidth];
   read(static_cast<const T*>(args.a) + place.input, a);
@@ -44,13 +42,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) a[i] = a[i] * sigmoid<T>(a[i]) * b[i];
   write(static_cast<T*>(args.y) + place.dense, a);
+  return larger(0, a);
 }
 
 template <typename T, int kWidth, typename Index>
-__global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(const __grid_constant__ SwigluBackward args, Index count) {
-  const Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= count) return;
+__device__ uint32_t part(const SwigluBackward& args, Index index) {
   const Place place = place_of<kWidth>(index, args.width, args.input_stride);
   float a[kWidth], b[kWidth], dy[kWidth], y[kWidth];
   read(static_cast<const T*>(args.a) + place.input, a);
@@ -66,6 +62,20 @@ __global__ void __launch_bounds__(kThreads)
   write(static_cast<T*>(args.da) + place.input, a);
   write(static_cast<T*>(args.db) + place.input, b);
   if (args.y != nullptr) write(static_cast<T*>(args.y) + place.dense, y);
+  return larger(larger(0, a), b);
+}
+
+template <typename T, int kWidth, bool kLargest, typename Arguments, typename Index>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_kernel(const __grid_constant__ Arguments args, Index count) {
+  const Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
+  if constexpr (kLargest) {
+    __shared__ uint32_t shared[kThreads / kWarpLanes];
+    const uint32_t largest = index < count ? part<T, kWidth>(args, index) : 0;
+    raise_largest<kThreads / kWarpLanes>(args.largest, largest, shared);
+  } else {
+    if (index < count) part<T, kWidth>(args, index);
+  }
 }
 
 // Calls work(kWidth, count): a thread's elements, and the threads, in the type that counts them.
@@ -102,18 +112,27 @@ bool takes_vectors(const Arguments& a) {
          is_aligned(a.b) && is_aligned(a.y);
 }
 
+template <typename Arguments>
+cudaError_t launch(const Arguments& args, bool vectors, cudaStream_t stream) {
+  return with_type(args.type, [&](auto type) {
+    with_shape(vectors, args.rows, args.width, [&](auto elements, auto count) {
+      using T = decltype(type);
+      constexpr int kWidth = decltype(elements)::value;
+      const auto kernel = args.largest == nullptr
+                              ? swiglu_kernel<T, kWidth, false, Arguments, decltype(count)>
+                              : swiglu_kernel<T, kWidth, true, Arguments, decltype(count)>;
+      kernel<<<blocks_for(count), kThreads, 0, stream>>>(args, count);
+    });
+    return cudaGetLastError();
+  });
+}
+
 }  // namespace
 
 cudaError_t swiglu_forward(const SwigluForward& given, cudaStream_t stream) {
   if (given.rows * given.width == 0) return cudaSuccess;
   const SwigluForward args = joined(given);
-  return with_type(args.type, [&](auto type) {
-    with_shape(takes_vectors(args), args.rows, args.width, [&](auto elements, auto count) {
-      swiglu_forward_kernel<decltype(type), decltype(elements)::value>
-          <<<blocks_for(count), kThreads, 0, stream>>>(args, count);
-    });
-    return cudaGetLastError();
-  });
+  return launch(args, takes_vectors(args), stream);
 }
 
 cudaError_t swiglu_backward(const SwigluBackward& given, cudaStream_t stream) {
@@ -121,13 +140,7 @@ cudaError_t swiglu_backward(const SwigluBackward& given, cudaStream_t stream) {
   const SwigluBackward args = joined(given);
   const bool vectors =
       takes_vectors(args) && is_aligned(args.dy) && is_aligned(args.da) && is_aligned(args.db);
-  return with_type(args.type, [&](auto type) {
-    with_shape(vectors, args.rows, args.width, [&](auto elements, auto count) {
-      swiglu_backward_kernel<decltype(type), decltype(elements)::value>
-          <<<blocks_for(count), kThreads, 0, stream>>>(args, count);
-    });
-    return cudaGetLastError();
-  });
+  return launch(args, vectors, stream);
 }
 
 }  // namespace flashstep::ops_cuda

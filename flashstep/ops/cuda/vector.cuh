@@ -117,6 +117,31 @@ __device__ inline float block_sum(float x, float* shared) {
   for (int warp = 0; warp < kWarps; ++warp) sum += shared[warp];
   return sum;
 }
+
+// ---- The largest magnitude of what a kernel writes, in *largest, which was 0. Bits of a float32
+// without its sign are in the numbers' order, NaN behind all.
+
+template <int kWidth>
+__device__ inline uint32_t larger(uint32_t bits, const float (&x)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
+  return bits;
+}
+
+// All threads of a block of kWarps warps call it; `shared` holds kWarps words. Few blocks find a
+// larger one, and all of them looking costs less than all writing.
+template <int kWarps>
+__device__ inline void raise_largest(float* largest, uint32_t bits, uint32_t* shared) {
+  bits = __reduce_max_sync(~0u, bits);
+  if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = bits;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) bits = max(bits, shared[warp]);
+  auto* const found = reinterpret_cast<uint32_t*>(largest);
+  if (bits > __ldcg(found)) atomicMax(found, bits);
+}
+
 // ---- Host
 
 inline bool is_aligned(const void* p) {

@@ -1,0 +1,34 @@
+// Matrices of 8-bit floating-point numbers, and the factor that all numbers of one have. No torch
+// headers here.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+namespace flashstep::ops_cuda {
+
+// *largest = max(*largest, |x|) over all elements; NaN counts as larger than all. Bits repeat: a
+// maximum does not depend on its order.
+struct LargestOf {
+  const void* x;  // `count` of bfloat16
+  int64_t count;
+  float* largest;
+};
+cudaError_t largest_of(const LargestOf& a, cudaStream_t stream);
+
+enum class Float8 { kE4M3, kE5M2 };
+constexpr float largest_of(Float8 type) { return type == Float8::kE4M3 ? 448.0F : 57344.0F; }
+
+// x as numbers of 8 bits times `scale`: as it lies, transposed, or both.
+struct ToFloat8 {
+  const void* x;         // (height, width) of bfloat16, `stride` elements from row to row
+  const float* largest;  // what largest_of() found, for the scale; null: the scale is given
+  float* scale;          // *largest / the format's largest number
+  void* rows;            // (height, width), or null
+  void* columns;         // (width, padded_height), zeros from `height` on, or null
+  Float8 type;
+  int64_t height, width, stride, padded_height;  // width and padded_height whole multiples of 16
+};
+cudaError_t to_float8(const ToFloat8& a, cudaStream_t stream);
+
+}  // namespace flashstep::ops_cuda

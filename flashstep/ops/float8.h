@@ -1,0 +1,38 @@
+// Matrices rounded to 8-bit floating-point numbers, for products of a model's blocks in training.
+//
+// All numbers of a matrix have one scale, its largest magnitude over the largest that 8 bits hold,
+// found anew each time ("per-tensor, current scaling"). Values and weights are float8_e4m3fn (3
+// bits of fraction), gradients float8_e5m2 (2 bits, and a range as float16's): Micikevicius et al.,
+// "FP8 Formats for Deep Learning" (2022). Tensor cores take both factors of a product with the
+// summed dimension dense, so that two of the three products of a linear layer need a transpose.
+#pragma once
+
+#include <torch/types.h>
+
+#include "flashstep/products/product.h"
+
+namespace flashstep::internal {
+
+struct Float8Matrix {
+  at::Tensor rows;     // (R, C), as it lies; undefined where not wanted
+  at::Tensor columns;  // (C, R rounded up to a multiple of 16): the transpose, zeros behind it
+  at::Tensor scale;    // () float32
+
+  ScaledMatrix by_rows() const { return {rows, scale}; }
+  ScaledMatrix by_columns() const { return {columns, scale}; }
+};
+
+enum class Float8Layout { kRows, kColumns, kBoth };
+
+// The largest magnitude of x (...) bfloat16 on a GPU, dense: () float32. NaN where one is NaN.
+at::Tensor largest_of(const at::Tensor& x);
+
+// x (R, C) bfloat16 on a GPU, dense, C a multiple of 16; largest: largest_of(x), or what the kernel
+// that made x has found. A NaN stays one, and an infinite x makes all of them NaN in products.
+Float8Matrix to_float8(const at::Tensor& x, at::ScalarType type, Float8Layout layout,
+                       const at::Tensor& largest);
+// The same numbers as an earlier call's, of its scale.
+Float8Matrix to_float8_again(const at::Tensor& x, at::ScalarType type, Float8Layout layout,
+                             const at::Tensor& scale);
+
+}  // namespace flashstep::internal
