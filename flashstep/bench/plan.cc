@@ -156,13 +156,14 @@ BenchReport plan_report(const PlanInputs& inputs) {
   const PlannedLevel& chosen = plan.levels[plan.chosen];
   BenchReport report;
   report.table = levels_table(plan, device);
-  report.table.title = str(
-      "Plan of a rank: ", with_commas(static_cast<int64_t>(plan.parameters)), " parameters, ",
-      train.accumulation_steps > 1 ? str(train.accumulation_steps, " x ") : "", train.batch_size,
-      " x ", with_commas(plan.model.context_length), " tokens, ", train.precision, ", ",
-      train.moments, " moments, ", ranks, ranks == 1 ? " rank" : " ranks",
-      ranks == 1 ? "" : ", shard_optimizer " + inputs.config.parallel.shard_optimizer, ", ", name,
-      ", ", fixed(device.memory_bytes / kGiB, 1), " GiB");
+  report.table.title =
+      str("Plan of a rank: ", with_commas(static_cast<int64_t>(plan.parameters)), " parameters, ",
+          train.accumulation_steps > 1 ? str(train.accumulation_steps, " x ") : "",
+          train.batch_size, " x ", with_commas(plan.model.context_length), " tokens, ",
+          train.precision, train.bf16_products == "fp8" ? " (products fp8), " : ", ", train.moments,
+          " moments, ", ranks, ranks == 1 ? " rank" : " ranks",
+          ranks == 1 ? "" : ", shard_optimizer " + inputs.config.parallel.shard_optimizer, ", ",
+          name, ", ", fixed(device.memory_bytes / kGiB, 1), " GiB");
   if (inputs.config.model.vocab_size == 0) {
     report.table.notes.push_back(str("Vocabulary: the ",
                                      with_commas(inputs.config.tokenizer.vocab_size),
@@ -177,8 +178,8 @@ BenchReport plan_report(const PlanInputs& inputs) {
         str("Times: ", device.rates->source, "; ranks are GPUs of one machine."));
   } else {
     report.table.notes.emplace_back(
-        "No times: there are rates for bf16 on GPUs with a data sheet, up to 8 ranks on one "
-        "machine with parallel.peer_copies all, attention not naive.");
+        "No times: there are rates for bf16 with exact products on GPUs with a data sheet, up to 8 "
+        "ranks on one machine with parallel.peer_copies all, attention not naive.");
   }
   report.table.notes.push_back(verdict(plan, chosen, device));
   report.tables.push_back({"memory", parts_table(plan)});

@@ -69,7 +69,7 @@ Json request_of(const StepTask& task, const std::string& peer) {
           {"theta", w.model.rope_theta},
           {"epsilon", w.model.norm_epsilon},
           {"batch", w.batch_size},
-          {"precision", w.precision.substr(0, w.precision.find('-'))},
+          {"precision", w.precision == "fp32-split" ? "fp32" : w.precision},
           {"mode", w.mode},
           {"device", w.device},
           {"max_norm", w.max_norm},

@@ -210,6 +210,7 @@ PassShape pass_shape(const Workload& w) {
   shape.on_gpu = w.device == "cuda";
   if (w.recompute != "block") shape.recompute = recompute_by_name(w.recompute);
   shape.short_stream = w.stream == "bf16";
+  shape.float8 = w.precision == "bf16-fp8";
   shape.weight_copies = w.device != "cpu" || cpu_multiplies(at::kBFloat16);
   return shape;
 }

@@ -60,10 +60,11 @@ struct Sizes {
         keys(tokens * static_cast<double>(c.kv_width())),
         inner(tokens * static_cast<double>(c.d_ff)),
         weight(static_cast<double>(c.d_model) * static_cast<double>(c.vocab_size)),
-        is_fused(shape.on_gpu && shape.bf16) {}
+        is_fused(shape.on_gpu && shape.bf16),
+        in_float8(is_fused && shape.float8) {}
   double tokens, element, width, keys, inner;
   double weight;  // elements of the head's
-  bool is_fused;
+  bool is_fused, in_float8;
 };
 
 PassShape not_recomputed(PassShape shape) {
@@ -136,7 +137,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   const auto keep_norm = [&](const std::string& name) {
     keep(name + ": 1 / root mean square", 4 * n.tokens);
     if (!n.is_fused || shape.recompute == Recompute::kNone)
-      keep(name + ": output", n.element * n.width);
+      keep(name + ": output", (n.in_float8 ? 1 : n.element) * n.width);
   };
   keep("input", stream);
   if (shape.recompute == Recompute::kBlock) return saved;
@@ -151,6 +152,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
     keep("logsumexp", 4 * n.tokens * static_cast<double>(c.num_heads));
   }
   keep("attention: output", n.element * n.width);
+  if (n.in_float8) keep("attention: output in 8 bits", n.width);
   keep("residual stream after attention", stream);
   keep_norm("ln2");
   if (n.is_fused && shape.recompute == Recompute::kInner) return saved;
@@ -210,6 +212,9 @@ double block_backward_bytes(const ModelConfig& c, const PassShape& shape) {
   if (shape.recompute == Recompute::kNorms || shape.recompute == Recompute::kInner)
     bytes += n.element * n.width;
   if (shape.recompute == Recompute::kInner) bytes += 2 * n.element * n.inner;
+  // Both gates' gradients by rows and by columns, h by columns, the stream's gradients; the
+  // weights.
+  if (n.in_float8) bytes += n.inner + 2 * n.width + static_cast<double>(block_matrix_parameters(c));
   return bytes;
 }
 

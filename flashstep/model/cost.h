@@ -57,6 +57,7 @@ struct PassShape {
   bool on_gpu = false;
   Recompute recompute = Recompute::kNone;  // kNorms, kInner: on a GPU in bf16
   bool short_stream = false;               // with bf16: 2 bytes an element of the residual stream
+  bool float8 = false;                     // on a GPU in bf16: products of blocks in 8 bits
 };
 
 struct SavedTensor {

@@ -97,6 +97,9 @@ TEST(ModelCost, AddsUpWhatABlockKeepsInBfloat16) {
   shape.on_gpu = true;
   const double fused = 2.0 * 1024 + 6 * 512 + 2 * 1536 + 32 * 4 * (2 + 2);
   EXPECT_EQ(block_saved_bytes(small_model(), shape), fused);
+  shape.float8 = true;  // both norms' outputs take half, attention's once more
+  EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 256 + 256);
+  shape.float8 = false;
   shape.recompute = Recompute::kNorms;
   EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512);
   shape.recompute = Recompute::kInner;

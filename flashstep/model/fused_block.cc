@@ -56,6 +56,7 @@ struct Factor {
   internal::Float8Matrix rounded = {};  // else undefined
 
   bool is_rounded() const { return rounded.scale.defined(); }
+  const Tensor& by_rows() const { return is_rounded() ? rounded.rows : values; }
   // What weight_gradients() needs of it.
   Tensor by_columns() const { return is_rounded() ? rounded.columns : values; }
 };
@@ -116,7 +117,8 @@ Tensor forward_product(const Factor& x, const Factor& weights) {
 
 // dy weights.
 Tensor input_gradient(const Factor& dy, const Factor& weights) {
-  const Tensor dx = at::empty({dy.values.size(0), weights.values.size(1)}, dy.values.options());
+  const Tensor dx =
+      at::empty({dy.by_rows().size(0), weights.values.size(1)}, weights.values.options());
   if (dy.is_rounded()) {
     scaled_product(dy.rounded.by_rows(), weights.rounded.by_columns(), dx);
   } else {
@@ -189,15 +191,33 @@ variable_list weight_gradients(AutogradContext* context, size_t input,
     return gradients;
   }
   const auto rows = rows_of_each(weights);
-  const Tensor rounded =
-      at::empty({std::accumulate(rows.begin(), rows.end(), int64_t{0}), weights.front().size(1)},
-                dy.values.options());
+  const Tensor rounded = at::empty(
+      {std::accumulate(rows.begin(), rows.end(), int64_t{0}), weights.front().size(1)},
+      dy.by_rows().options().dtype(dy.is_rounded() ? at::kBFloat16 : dy.values.scalar_type()));
   weight_gradient(dy, y, rounded);
   gradients = cut(rounded, 0, rows);
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!wanted(i)) gradients[i].reset();
   }
   return gradients;
+}
+
+// Of both gates beside one another, and h once more.
+struct GateGradients {
+  Factor gates, h;
+};
+// h_scale: undefined where products take 16 bits. dh is not used behind it.
+GateGradients gate_gradients(const Tensor& gates, const Tensor& dh, const Tensor& h_scale) {
+  const int64_t inner = dh.size(1);
+  const Tensor a = gates.narrow(1, 0, inner), b = gates.narrow(1, inner, inner);
+  if (h_scale.defined()) {
+    auto made = internal::swiglu_backward_in_float8(a, b, dh, h_scale);
+    return {{.rounded = std::move(made.gradients)}, of_columns(made.y_columns, h_scale)};
+  }
+  const Tensor dgates = at::empty_like(gates), &h = dh;  // h takes dh's place
+  internal::swiglu_backward_cuda(a, b, dh, dgates.narrow(1, 0, inner),
+                                 dgates.narrow(1, inner, inner), h);
+  return {{dgates}, {h}};
 }
 
 // Of queries and of keys, which values have as many of.
@@ -384,22 +404,14 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
                                         : computed.again(norm(x2, dtype).first, saved[6], layout);
     const Tensor gates = kept_gates ? saved[7] : forward_product(y, up_weights);
 
-    const int64_t inner = down_weight.values.size(1);
-    const Tensor dh = input_gradient(rounded, down_weight);
-    const Tensor dgates = at::empty_like(gates), &h = dh;  // h takes dh's place
-    const Tensor largest_gates = computed.largest(dh), largest_dx2 = computed.largest(dh);
-    internal::swiglu_backward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner), dh,
-                                   dgates.narrow(1, 0, inner), dgates.narrow(1, inner, inner), h,
-                                   largest_gates);
+    const auto [dgates, h] = gate_gradients(gates, input_gradient(rounded, down_weight), saved[8]);
     const auto weights = context->saved_data["weights"].toTensorVector();
-    variable_list dw2 =
-        weight_gradients(context, k2, {weights[3]}, rounded, computed.again(h, saved[8]));
+    variable_list dw2 = weight_gradients(context, k2, {weights[3]}, rounded, h);
 
-    const Factor dproduct = computed.gradient(dgates, largest_gates);
-    const Tensor dy = input_gradient(dproduct, up_weights);
-    variable_list dups = weight_gradients(context, k1, {weights[1], weights[2]}, dproduct, y);
+    const Tensor dy = input_gradient(dgates, up_weights);
+    variable_list dups = weight_gradients(context, k1, {weights[1], weights[2]}, dgates, y);
 
-    const Tensor dx2 = at::empty_like(x2);
+    const Tensor dx2 = at::empty_like(x2), largest_dx2 = computed.largest(x2);
     const Tensor rounded_dx2 =
         dtype == x2.scalar_type() ? dx2 : at::empty(x2.sizes(), x2.options().dtype(dtype));
     const Tensor dnorm = internal::rms_norm_backward_cuda(

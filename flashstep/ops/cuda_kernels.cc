@@ -51,9 +51,11 @@ void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStrea
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
 
+int64_t padded_height(int64_t height) { return (height + 15) / 16 * 16; }
+
 Float8Matrix to_float8(const Tensor& x, at::ScalarType type, Float8Layout layout,
                        const Tensor& largest, const Tensor& scale) {
-  const int64_t height = x.size(0), width = x.size(1), padded = (height + 15) / 16 * 16;
+  const int64_t height = x.size(0), width = x.size(1), padded = padded_height(height);
   require(x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.is_contiguous() && width % 16 == 0,
           "[float8] expected a dense x (R, C) of bfloat16 on a GPU, C a multiple of 16, got ",
           x.sizes(), " of ", x.scalar_type(), " on ", x.device());
@@ -137,8 +139,8 @@ void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y, cons
 void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
                           const Tensor& db, const Tensor& y, const Tensor& largest) {
   enqueue("flashstep::swiglu_backward", ops_cuda::swiglu_backward,
-          {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), da.mutable_data_ptr(),
-           db.mutable_data_ptr(), mutable_or_null(y), element_of(a), a.size(0), a.size(1),
+          {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), mutable_or_null(da),
+           mutable_or_null(db), mutable_or_null(y), element_of(a), a.size(0), a.size(1),
            a.stride(0), floats_or_null(largest)},
           {a, b, dy, da, db, y});
 }
@@ -197,6 +199,27 @@ Float8Matrix to_float8(const Tensor& x, at::ScalarType type, Float8Layout layout
 Float8Matrix to_float8_again(const Tensor& x, at::ScalarType type, Float8Layout layout,
                              const Tensor& scale) {
   return to_float8(x, type, layout, {}, scale);
+}
+
+SwigluInFloat8 swiglu_backward_in_float8(const Tensor& a, const Tensor& b, const Tensor& dy,
+                                         const Tensor& y_scale) {
+  const int64_t height = a.size(0), width = a.size(1), padded = padded_height(height);
+  const Tensor largest = at::zeros({}, y_scale.options());
+  swiglu_backward_cuda(a, b, dy, {}, {}, {}, largest);
+  const auto gradients = a.options().dtype(at::kFloat8_e5m2);
+  SwigluInFloat8 made;
+  made.gradients = {at::empty({height, 2 * width}, gradients),
+                    at::empty({2 * width, padded}, gradients), at::empty_like(largest)};
+  made.y_columns = at::empty({width, padded}, a.options().dtype(at::kFloat8_e4m3fn));
+  const Float8Matrix& into = made.gradients;
+  enqueue(
+      "flashstep::swiglu_to_float8", ops_cuda::swiglu_to_float8,
+      {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), largest.const_data_ptr<float>(),
+       into.scale.mutable_data_ptr<float>(), y_scale.const_data_ptr<float>(),
+       into.rows.mutable_data_ptr(), into.columns.mutable_data_ptr(),
+       made.y_columns.mutable_data_ptr(), height, width, a.stride(0), padded},
+      {a, b, dy, into.rows, into.columns, made.y_columns});
+  return made;
 }
 
 Tensor counted_cuda(const Tensor& targets) {

@@ -33,7 +33,8 @@ void rope_cuda(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin
                const at::Tensor& y);
 
 // a, b and their gradients (R, F) of equal strides, the rows dense; y, dy dense. y of backward is
-// forward's once more, unless it is undefined. largest: y's; that of da and db.
+// forward's once more, unless it is undefined. largest: y's; that of da and db, which may be
+// undefined.
 void swiglu_forward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y,
                          const at::Tensor& largest = {});
 void swiglu_backward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& dy,

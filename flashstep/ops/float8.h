@@ -35,4 +35,13 @@ Float8Matrix to_float8(const at::Tensor& x, at::ScalarType type, Float8Layout la
 Float8Matrix to_float8_again(const at::Tensor& x, at::ScalarType type, Float8Layout layout,
                              const at::Tensor& scale);
 
+// swiglu's backward, of bfloat16, whose results products of 8 bits take.
+struct SwigluInFloat8 {
+  Float8Matrix gradients;  // (R, 2 F): a's, b's beside them; float8_e5m2
+  at::Tensor y_columns;    // (F, R rounded up): forward's result transposed, of forward's scale
+};
+// a, b (R, F) with dense rows, of equal strides; dy (R, F) dense; F a multiple of 16.
+SwigluInFloat8 swiglu_backward_in_float8(const at::Tensor& a, const at::Tensor& b,
+                                         const at::Tensor& dy, const at::Tensor& y_scale);
+
 }  // namespace flashstep::internal

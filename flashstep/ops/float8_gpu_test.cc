@@ -119,6 +119,31 @@ TEST_F(Float8Gpu, KernelsNoteTheLargest) {
   }
 }
 
+// In one kernel, against three that write 16 bits between them.
+TEST_F(Float8Gpu, SwigluBackwardRoundsItsResults) {
+  for (const auto& shape : kShapes) {
+    SCOPED_TRACE(testing::shape_text(shape));
+    const int64_t height = shape[0], width = shape[1];
+    const Tensor gates = short_randn({height, 2 * width}), dy = short_randn(shape);
+    const Tensor a = gates.narrow(1, 0, width), b = gates.narrow(1, width, width);
+    const Tensor y = at::empty_like(dy), both = at::empty_like(gates);
+    const Tensor largest = at::zeros({}, kGpu), largest_y = at::zeros({}, kGpu);
+    internal::swiglu_forward_cuda(a, b, y, largest_y);
+    const Tensor again = at::empty_like(y);
+    internal::swiglu_backward_cuda(a, b, dy, both.narrow(1, 0, width), both.narrow(1, width, width),
+                                   again, largest);
+    const Float8Matrix of_y =
+        internal::to_float8(again, at::kFloat8_e4m3fn, Float8Layout::kColumns, largest_y);
+    const Float8Matrix of_both =
+        internal::to_float8(both, at::kFloat8_e5m2, Float8Layout::kBoth, largest);
+    const auto got = internal::swiglu_backward_in_float8(a, b, dy, of_y.scale);
+    EXPECT_TRUE(same_bits(got.gradients.scale, of_both.scale));
+    EXPECT_TRUE(same_bits(bits(got.gradients.rows), bits(of_both.rows)));
+    EXPECT_TRUE(same_bits(bits(got.gradients.columns), bits(of_both.columns)));
+    EXPECT_TRUE(same_bits(bits(got.y_columns), bits(of_y.columns)));
+  }
+}
+
 TEST_F(Float8Gpu, ProductsAgreeWithFloat64) {
   const auto operand = [](int64_t rows, int64_t width, at::ScalarType type) {
     const Tensor x = short_randn({rows, width}) + 0.5;  // whose sums grow with K

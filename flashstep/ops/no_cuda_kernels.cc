@@ -46,6 +46,10 @@ Float8Matrix to_float8(const Tensor&, at::ScalarType, Float8Layout, const Tensor
 Float8Matrix to_float8_again(const Tensor&, at::ScalarType, Float8Layout, const Tensor&) {
   not_built();
 }
+SwigluInFloat8 swiglu_backward_in_float8(const Tensor&, const Tensor&, const Tensor&,
+                                         const Tensor&) {
+  not_built();
+}
 Tensor counted_cuda(const Tensor&) { not_built(); }
 Tensor mean_cuda(const Tensor&, const Tensor&) { not_built(); }
 

@@ -229,7 +229,8 @@ void describe_run(const Training& training, const Environment& environment) {
           commas(static_cast<uint64_t>(model.vocab_size)), model.tie_embeddings ? " (tied)" : "",
           ", attention ", model.attention));
   const measure::Machine machine = measure::describe_machine();
-  say(options, str("[machine] ", measure::one_line(machine), "; ", config.train.precision, " on ",
+  say(options, str("[machine] ", measure::one_line(machine), "; ", config.train.precision,
+                   config.train.bf16_products == "fp8" ? ", products of blocks fp8, on " : " on ",
                    training.device.str(), ", ", at::get_num_threads(), " threads"));
   if (at::get_num_threads() > machine.cores) {
     say(options, str("[machine] more threads (train.threads ", config.train.threads,

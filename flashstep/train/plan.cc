@@ -59,7 +59,8 @@ struct Run {
                   .naive_attention = model().attention == "naive",
                   .on_gpu = device.is_gpu,
                   .recompute = recompute,
-                  .short_stream = has_short_stream(train, device.is_gpu)};
+                  .short_stream = has_short_stream(train, device.is_gpu),
+                  .float8 = train.bf16_products == "fp8"};
     kept.recomputed = recompute == Recompute::kNone ? 0 : recomputed;
     kept.group = std::min(train.recompute_group, model().num_layers);
     return kept;
@@ -294,8 +295,9 @@ void add_exchange(const Run& run, bool means_stay, double update_s, PlannedTime&
 std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, bool means_stay) {
   const TrainConfig& train = run.config.train;
   const bool is_known = run.device.rates && run.device.is_gpu && train.precision == "bf16" &&
-                        !kept.shape.naive_attention && run.ranks <= kMachineGpus &&
-                        (run.ranks == 1 || run.uses_copies) && run.dividing == run.ranks;
+                        train.bf16_products == "exact" && !kept.shape.naive_attention &&
+                        run.ranks <= kMachineGpus && (run.ranks == 1 || run.uses_copies) &&
+                        run.dividing == run.ranks;
   if (!is_known) return std::nullopt;
   const measure::StepRates& rates = *run.device.rates;
   const ModelConfig& model = run.model();

@@ -4,7 +4,8 @@ compiled.
 Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that the two
 programs take turns on the machine:
     {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "kv_heads": H of keys,
-     "window": keys that a query sees, 0: all, "tied": head and embedding are one, "theta": 10000, "epsilon": 1e-5, "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
+     "window": keys that a query sees, 0: all, "tied": head and embedding are one, "theta": 10000, "epsilon": 1e-5, "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16" |
+     "bf16-fp8": linear layers of blocks by torchao, with one scale a tensor,
      "device": "cpu" | "cuda", "max_norm": 1, "compile": "" | torch.compile's mode,
      "threads": 2, "warmup": 2, "steps": 4}
     -> {"seconds": [...], "forward": [...], "backward": [...], "optimizer": [...], "loss": the last step's,
@@ -126,8 +127,12 @@ class Trainer:
         torch.manual_seed(0)
         torch.backends.cuda.matmul.allow_tf32 = r["precision"] == "tf32"
         self.device, self.mode, self.max_norm = r["device"], r["mode"], r["max_norm"]
-        self.bf16 = r["precision"] == "bf16"
+        self.bf16 = r["precision"].startswith("bf16")
         model = Model(r).to(self.device)
+        if r["precision"] == "bf16-fp8":
+            from torchao.float8 import convert_to_float8_training
+
+            convert_to_float8_training(model.blocks)
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=True)
         self.forward = torch.compile(model, mode=r["compile"]) if r["compile"] else model

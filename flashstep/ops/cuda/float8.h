@@ -31,4 +31,18 @@ struct ToFloat8 {
 };
 cudaError_t to_float8(const ToFloat8& a, cudaStream_t stream);
 
+// swiglu_backward() whose results are of 8 bits alone: the gradients of a and b beside one another
+// in E5M2, times `scale`; y once more in E4M3, times `y_scale`. All bfloat16 otherwise.
+struct SwigluToFloat8 {
+  const void *a, *b, *dy;  // (height, width); a's and b's rows are `stride` elements apart
+  const float* largest;    // of the gradients: what swiglu_backward() notes
+  float* scale;
+  const float* y_scale;
+  void* rows;                                    // (height, 2 width)
+  void* columns;                                 // (2 width, padded_height), zeros from `height` on
+  void* y_columns;                               // (width, padded_height), the same
+  int64_t height, width, stride, padded_height;  // width and padded_height multiples of 16
+};
+cudaError_t swiglu_to_float8(const SwigluToFloat8& a, cudaStream_t stream);
+
 }  // namespace flashstep::ops_cuda

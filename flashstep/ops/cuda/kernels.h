@@ -73,7 +73,7 @@ struct SwigluForward {
 cudaError_t swiglu_forward(const SwigluForward& args, cudaStream_t stream);
 
 // da = dy * b * s * (1 + a * (1 - s)), db = dy * a * s with s = 1 / (1 + exp(-a)); and y once more
-// unless it is null. da, db may be a, b.
+// unless it is null. da, db may be a, b; null where only the largest is wanted.
 struct SwigluBackward {
   const void *a, *b, *dy;
   void *da, *db, *y;
