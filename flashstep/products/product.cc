@@ -34,11 +34,11 @@ struct Described {
 };
 
 // Of product() and scaled_product(), (M, N) = shape.
-void check_result(at::IntArrayRef shape, const Tensor& a, at::ScalarType type, const Tensor& d,
-                  const Tensor& c) {
+void check_result(at::IntArrayRef shape, const Tensor& a, at::ScalarType type, const char* name,
+                  const Tensor& d, const Tensor& c) {
   require(d.sizes() == shape && (d.scalar_type() == type || d.scalar_type() == at::kFloat) &&
               d.device() == a.device() && (d.stride(1) == 1 || d.size(1) == 1),
-          "[product] expected d of shape ", shape, " of ", type, " or float32 on ", a.device(),
+          "[product] expected d of shape ", shape, " of ", name, " or float32 on ", a.device(),
           " with dense rows, got ", Described{d});
   require(!c.defined() || (c.sizes() == d.sizes() && c.strides() == d.strides() &&
                            c.scalar_type() == d.scalar_type() && c.device() == d.device()),
@@ -53,7 +53,7 @@ void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
               a.scalar_type() == b.scalar_type() && a.device() == b.device(),
           "[product] expected a (M, K) and b (K, N) of one dtype and device, got ", Described{a},
           " and ", Described{b});
-  check_result({a.size(0), b.size(1)}, a, dtype, d, c);
+  check_result({a.size(0), b.size(1)}, a, dtype, "a's dtype", d, c);
 }
 
 std::atomic<Float32Products> float32_way = Float32Products::kExact;
@@ -127,7 +127,7 @@ void scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const Tensor& 
   require(has_scaled_products(a.values.device()),
           "[product] expected a GPU of compute capability 8.9 or higher for float8, got ",
           a.values.device());
-  check_result({a.values.size(0), b.values.size(0)}, a.values, at::kBFloat16, d, c);
+  check_result({a.values.size(0), b.values.size(0)}, a.values, at::kBFloat16, "bfloat16", d, c);
   if (d.numel() == 0) return;
   require(a.values.size(1) > 0, "[product] expected K of 16 or more, got 0");
   RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a.values, b.values.t()}));
