@@ -22,8 +22,9 @@ void WorkloadFlags::add_options(CLI::App& command) {
   add_number(command, "--batch", common.batch_size, {1, 1 << 20}, "Rows");
   add_names(command, "--mode", given_.modes, tools::workload_modes(),
             join(tools::workload_modes()) + ": how much of a step");
-  add_names(command, "--precision", given_.precisions, tools::workload_precisions(),
-            "fp32, fp32-split and tf32 (GPUs), bf16 (autocast)");
+  add_names(
+      command, "--precision", given_.precisions, tools::workload_precisions(),
+      "fp32, fp32-split and tf32 (GPUs), bf16 (autocast), bf16-fp8 (products of 8 bits; GPUs)");
   word("--moments", common.moments, {"fp32", "bf16"}, "AdamW's: fp32, bf16");
   word("--stream", common.stream, {"auto", "fp32", "bf16"},
        "The residual stream's, as train.stream: auto, fp32, bf16");

@@ -99,16 +99,16 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids);
 // multiplied as set_float32_products() says.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
-// x weight^T for layers in training, its product and those of its gradients from 8-bit
+// x weight^T for layers in training. Its product and those of its gradients are of 8-bit
 // floating-point numbers: each matrix is rounded to float8_e4m3fn, gradients to float8_e5m2, times
-// one scale, its largest magnitude over the largest that the format holds; sums are float32. Large
-// products are 1.7 times as fast as in bfloat16, with an error of 4 to 6 % of a typical element.
-// Differentiable once.
-//   x (..., C) bfloat16, or float32 under autocast in bfloat16; weight (R, C) of either, C and R
-//   multiples of 16; on a GPU of compute capability 8.9 or higher. Returns (..., R) bfloat16.
-//   UserError for others.
+// one scale, which its largest magnitude decides. Sums are float32. Large products are 1.6 to 1.7
+// times as fast as in bfloat16, an element is some 4 % off, a gradient's 6 %. Differentiable once.
+//   x (..., C) bfloat16, or float32 under autocast in bfloat16; weight (R, C) bfloat16 or float32;
+//   C and R multiples of 16; on a GPU of compute capability 8.9 or higher. Returns (..., R)
+//   bfloat16. UserError for others.
 // Source: Micikevicius et al., "FP8 Formats for Deep Learning" (2022).
 at::Tensor float8_linear(const at::Tensor& x, const at::Tensor& weight);
+// Whether the device can: false for a CPU.
 bool has_float8_products(const at::Device& device);
 
 // A target of no position: it counts for nothing in a loss, and its gradient is 0. LibTorch's.

@@ -131,7 +131,7 @@ class TrainTest(TrainCommandTest):
                 ("expected --top to be a whole number from 0 to 4294967296, got x", "data", "inspect", "f", "--top", "x"),
                 ("expected --clip to be a number from 0 ", "bench", "step", "--clip", "-1"),
                 ("expected a whole number from 1 to 1048576 after --batch, got nothing", "bench", "step", "--batch"),
-                ("expected --precision to be one of fp32, fp32-split, tf32, bf16, got fp8", "bench", "step", "--precision", "fp8")):
+                ("expected --precision to be one of fp32, fp32-split, tf32, bf16, bf16-fp8, got fp8", "bench", "step", "--precision", "fp8")):
             self.refused([f"flashstep: {sentence}"], *arguments)
 
     def test_one_process_per_directory(self):

@@ -178,7 +178,7 @@ BenchReport plan_report(const PlanInputs& inputs) {
         str("Times: ", device.rates->source, "; ranks are GPUs of one machine."));
   } else {
     report.table.notes.emplace_back(
-        "No times: there are rates for bf16 with exact products on GPUs with a data sheet, up to 8 "
+        "No times: there are rates for bf16 on GPUs with a data sheet, up to 8 "
         "ranks on one machine with parallel.peer_copies all, attention not naive.");
   }
   report.table.notes.push_back(verdict(plan, chosen, device));

@@ -14,6 +14,7 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/ops/compute_copy.h"
 #include "flashstep/train/tensor_memory.h"
 
 namespace flashstep::tools {
@@ -148,7 +149,8 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
     if (told) told(records);
   };
   const at::Device device = current_device(task.workload.device);
-  at::empty({1}, device);  // LibTorch's allocator counts a GPU's memory from its first use on
+  at::empty({1}, device);   // LibTorch's allocator counts a GPU's memory from its first use on
+  forget_compute_copies();  // of the case before, whose memory would count as ours
   const double before = memory_bytes(device);
   const Determinism determinism(task.deterministic);
   auto run = std::make_unique<ModelRun>(task.workload);

@@ -176,6 +176,7 @@ Workload resolved_workload(const Workload& given) {
           join(attentions), ", got \"", workload.model.attention, "\"");
   require(workload.device == "cuda" || precision == "fp32" || precision == "bf16",
           "[workload] expected precision fp32 or bf16 on a CPU, got ", precision);
+  if (precision == "bf16-fp8") check_float8_widths(workload.model);
   require(workload.stream == "fp32" || is_in_bf16(precision),
           "[workload] expected a stream of fp32 with precision ", precision, ", got bf16");
   require(workload.device == "cpu" || !measure::list_gpus().empty(),

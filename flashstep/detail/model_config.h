@@ -73,4 +73,7 @@ ModelConfig named_model(const std::string& size);
 // by num_kv_heads, or an odd head_dim.
 ModelConfig resolved(const ModelConfig& config);
 
+// UserError unless products of 8 bits take the blocks of such a model, which is resolved.
+void check_float8_widths(const ModelConfig& config);
+
 }  // namespace flashstep

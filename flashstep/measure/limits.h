@@ -47,7 +47,7 @@ Limits remembered_limits(const std::string& device);
 bool remembered_limits_are_too_low();
 
 // FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "fp32-split"
-// (products/product.h), "tf32", "bf16", "fp16".
+// (products/product.h), "tf32", "bf16", "bf16-fp8" (as "bf16"), "fp16".
 // On a CPU values of 16 bits may be multiplied in fp32, where that is faster. Of
 // remembered_limits(). UserError for an unknown pair.
 double matmul_limit_flops(const std::string& device, const std::string& dtype);

@@ -11,10 +11,12 @@ namespace {
 constexpr double kGiB = 1073741824.0;
 constexpr const char* kMeasured = "H200";
 
-// At the power limit of 700 W, as steps are: products sustained; memory as kernels and copies reach
+// At the power limit of 700 W, as steps are: products sustained (of 8 bits by steps of four models,
+// training_step_h200/float8); memory as kernels and copies reach
 // it; link by copies of 200 MB; kernels from steps of 12 and 48 blocks. reports/limits_h200,
 // training_step_h200, attention_h200 (sweep.md; warpgroups).
 const StepRates kH200 = {.products = 660e12,
+                         .products_of_8_bits = 1200e12,
                          .memory = 3.9e12,
                          .link = 370e9,
                          .kernel_s = 1.6e-6,
@@ -51,6 +53,7 @@ std::optional<StepRates> step_rates(const std::string& gpu_name) {
   const double faster = sheet->bf16 / known.bf16;
   StepRates rates = kH200;
   rates.products *= faster;
+  rates.products_of_8_bits *= faster;
   rates.memory *= sheet->memory_bytes_per_s / known.memory_bytes_per_s;
   rates.link *= link->bytes_per_s / find_link_sheet(kMeasured)->bytes_per_s;
   rates.attention = times(rates.attention, faster);

@@ -23,6 +23,7 @@ struct AttentionRates {
 
 struct StepRates {
   double products;  // FLOP/s, bf16
+  double products_of_8_bits;
   double memory;    // bytes/s, of kernels bound by it
   double link;      // bytes/s that peer copies send to another GPU
   double kernel_s;  // of a kernel in a graph, besides its work

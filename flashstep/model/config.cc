@@ -149,4 +149,15 @@ Recompute recompute_by_name(const std::string& name) {
   return static_cast<Recompute>(found - names.begin());
 }
 
+void check_float8_widths(const ModelConfig& config) {
+  require(config.head_dim() % 8 == 0,
+          "[model] expected a width of heads that is a multiple of 8 for ", "products of fp8, got ",
+          config.head_dim());
+  for (const int64_t width : {config.d_model, config.d_ff, config.kv_width()}) {
+    require(width % 16 == 0, "[model] expected d_model, d_ff and the width of all keys, multiples ",
+            "of 16, for products of fp8, got ", config.d_model, ", ", config.d_ff, " and ",
+            config.kv_width());
+  }
+}
+
 }  // namespace flashstep

@@ -67,6 +67,24 @@ struct Sizes {
   bool is_fused, in_float8;
 };
 
+// What products of 8 bits add to a block's traffic. A matrix that a kernel has noted the largest
+// magnitude of is read (2 bytes an element) and written by rows and by columns (1 each); others are
+// read once more. Forward: both norms' outputs, attention's, h by rows, the weights by rows.
+// Backward: the stream's two gradients, queries', keys' and values', the weights by columns;
+// SwiGLU's reads its inputs twice, and writes 5 bytes where it wrote 6.
+struct Float8Traffic {
+  Float8Traffic(const ModelConfig& c, int64_t tokens) {
+    const auto rows = static_cast<double>(tokens), width = static_cast<double>(c.d_model),
+               inner = static_cast<double>(c.d_ff);
+    const auto weights = static_cast<double>(block_matrix_parameters(c));
+    forward = rows * ((4 + 4 + 6) * width + 3 * inner) + 5 * weights;
+    backward =
+        rows * ((6 + 4) * width + 6 * (width + 2 * static_cast<double>(c.kv_width())) + 5 * inner) +
+        3 * weights;
+  }
+  double forward, backward;
+};
+
 PassShape not_recomputed(PassShape shape) {
   shape.recompute = Recompute::kNone;
   return shape;
@@ -214,7 +232,11 @@ double block_backward_bytes(const ModelConfig& c, const PassShape& shape) {
   if (shape.recompute == Recompute::kInner) bytes += 2 * n.element * n.inner;
   // Both gates' gradients by rows and by columns, h by columns, the stream's gradients; the
   // weights.
-  if (n.in_float8) bytes += n.inner + 2 * n.width + static_cast<double>(block_matrix_parameters(c));
+  if (n.in_float8) {
+    bytes += n.inner + 2 * n.width + static_cast<double>(block_matrix_parameters(c));
+    if (shape.recompute == Recompute::kNorms) bytes += n.width;      // the norm's output by columns
+    if (shape.recompute == Recompute::kInner) bytes += 2 * n.width;  // and by rows
+  }
   return bytes;
 }
 
@@ -269,12 +291,12 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
   const AttentionSize attention = attention_size(c, shape);
   const bool again = shape.recompute == Recompute::kBlock;
   PassWork work;
-  work.product_flops = 3 * rows * blocks * static_cast<double>(block_matrix_parameters(c)) +
-                       linear_cross_entropy_flops(tokens, c.d_model, c.vocab_size, true);
-  if (again)
-    work.product_flops += rows * recomputed * static_cast<double>(block_matrix_parameters(c));
+  work.product_flops = linear_cross_entropy_flops(tokens, c.d_model, c.vocab_size, true);
+  double& of_blocks = shape.float8 ? work.float8_flops : work.product_flops;
+  of_blocks += 3 * rows * blocks * static_cast<double>(block_matrix_parameters(c));
+  if (again) of_blocks += rows * recomputed * static_cast<double>(block_matrix_parameters(c));
   if (shape.recompute == Recompute::kInner)
-    work.product_flops += rows * recomputed * static_cast<double>(2 * c.d_model * c.d_ff);
+    of_blocks += rows * recomputed * static_cast<double>(2 * c.d_model * c.d_ff);
   work.attention_forward_flops =
       (blocks + (again ? recomputed : 0)) * attention_forward_flops(attention);
   work.attention_backward_flops = blocks * attention_backward_flops(attention);
@@ -301,6 +323,12 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
       (blocks - recomputed) * recompute_traffic(c, of_others(shape)) + head + sums;
   // Of a block: 12 products, 6 kernels of norms, 1 of rope, 2 of gates, attention's 4, 2 copies.
   work.kernels = 27 * blocks + (again ? 11 * recomputed : 0) + 40;
+  if (shape.float8) {  // and 35 that look for largest magnitudes and round, 21 of them in forward
+    const Float8Traffic rounding(c, tokens);
+    work.moved_bytes += blocks * (rounding.forward + rounding.backward) +
+                        (again ? recomputed * rounding.forward : 0);
+    work.kernels += 35 * blocks + (again ? 21 * recomputed : 0);
+  }
   return work;
 }
 

@@ -98,7 +98,7 @@ double head_backward_bytes(const ModelConfig& config, const PassShape& shape,
 // What a forward and a backward pass in bf16 on a GPU work on: products with those that are
 // recomputed, attention by its two passes, the least memory traffic of all else (ops/cost.h).
 struct PassWork {
-  double product_flops = 0;
+  double product_flops = 0, float8_flops = 0;  // of 16 bits, of 8
   double attention_forward_flops = 0, attention_backward_flops = 0;
   double moved_bytes = 0;
   double kernels = 0;  // launched

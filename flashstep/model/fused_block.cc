@@ -1,8 +1,6 @@
 #include "flashstep/model/fused_block.h"
 
-#include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -11,12 +9,11 @@
 
 #include "flashstep/attention.h"
 #include "flashstep/attention/implementations.h"
+#include "flashstep/model/block_products.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/differentiable_once.h"
 #include "flashstep/ops/float8.h"
-#include "flashstep/ops/gradient_sum.h"
-#include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
 
 namespace flashstep {
@@ -47,164 +44,18 @@ struct Norm {
   }
 };
 
+using internal::BlockProducts;
+using internal::cut;
 using internal::Float8Layout;
-constexpr auto kValues = at::kFloat8_e4m3fn, kGradients = at::kFloat8_e5m2;
-
-// A matrix (R, C) as products take it: of 16 bits, or rounded to 8.
-struct Factor {
-  Tensor values = {};                   // of 16 bits
-  internal::Float8Matrix rounded = {};  // else undefined
-
-  bool is_rounded() const { return rounded.scale.defined(); }
-  const Tensor& by_rows() const { return is_rounded() ? rounded.rows : values; }
-  // What weight_gradients() needs of it.
-  Tensor by_columns() const { return is_rounded() ? rounded.columns : values; }
-};
-
-// A factor of weight_gradients() again, of its by_columns().
-Factor of_columns(const Tensor& kept, const Tensor& scale) {
-  return scale.defined() ? Factor{.rounded = {{}, kept, scale}} : Factor{kept};
-}
-
-// How a block's products compute.
-struct Computed {
-  at::ScalarType dtype;
-  bool in_float8;
-  Recompute recompute = Recompute::kNone;
-
-  // Where a kernel is to leave the largest magnitude of what it makes; undefined: nowhere.
-  Tensor largest(const Tensor& like) const {
-    return in_float8 ? at::zeros({}, like.options().dtype(at::kFloat)) : Tensor();
-  }
-  // largest: what its kernel has left; undefined: looked for.
-  Factor factor(const Tensor& values, Float8Layout layout, const Tensor& largest = {}) const {
-    return rounded(values, kValues, layout, largest);
-  }
-  Factor gradient(const Tensor& values, const Tensor& largest = {}) const {
-    return rounded(values, kGradients, Float8Layout::kBoth, largest);
-  }
-  // Of what forward took, for backward.
-  Factor again(const Tensor& values, const Tensor& scale,
-               Float8Layout layout = Float8Layout::kColumns) const {
-    if (!in_float8) return {values};
-    return {values, internal::to_float8_again(values, kValues, layout, scale)};
-  }
-  Tensor keeps_norm(const Factor& y) const {
-    return recompute == Recompute::kNone ? y.by_columns() : Tensor();
-  }
-
- private:
-  Factor rounded(const Tensor& values, at::ScalarType type, Float8Layout layout,
-                 const Tensor& largest) const {
-    if (!in_float8) return {values};
-    return {values,
-            internal::to_float8(values, type, layout,
-                                largest.defined() ? largest : internal::largest_of(values))};
-  }
-};
-
-// d = x weights^T (+ c).
-void forward_product(const Factor& x, const Factor& weights, const Tensor& d,
-                     const Tensor& c = {}) {
-  if (!x.is_rounded()) return product(x.values, weights.values.t(), d, c);
-  scaled_product(x.rounded.by_rows(), weights.rounded.by_rows(), d, c);
-}
-Tensor forward_product(const Factor& x, const Factor& weights) {
-  const Tensor d = at::empty({x.values.size(0), weights.values.size(0)}, x.values.options());
-  forward_product(x, weights, d);
-  return d;
-}
-
-// dy weights.
-Tensor input_gradient(const Factor& dy, const Factor& weights) {
-  const Tensor dx =
-      at::empty({dy.by_rows().size(0), weights.values.size(1)}, weights.values.options());
-  if (dy.is_rounded()) {
-    scaled_product(dy.rounded.by_rows(), weights.rounded.by_columns(), dx);
-  } else {
-    product(dy.values, weights.values, dx);
-  }
-  return dx;
-}
-
-// d = dy^T x (+ c).
-void weight_gradient(const Factor& dy, const Factor& x, const Tensor& d, const Tensor& c = {}) {
-  if (!dy.is_rounded()) return product(dy.values.t(), x.values, d, c);
-  scaled_product(dy.rounded.by_columns(), x.rounded.by_columns(), d, c);
-}
-
-// x cut along `dim`: views, one behind the other.
-variable_list cut(const Tensor& x, int64_t dim, const std::vector<int64_t>& sizes) {
-  variable_list parts;
-  int64_t begin = 0;
-  for (const int64_t size : sizes) {
-    parts.push_back(x.narrow(dim, begin, size));
-    begin += size;
-  }
-  return parts;
-}
-
-std::vector<int64_t> rows_of_each(const std::vector<Tensor>& weights) {
-  std::vector<int64_t> rows;
-  for (const Tensor& weight : weights) rows.push_back(weight.size(0));
-  return rows;
-}
-
-// One tensor of the float32 gradients of weights (R, C), each behind the one before: as they lie;
-// new, where none is there; undefined where they cannot be added to together.
-Tensor sum_of_gradients(const std::vector<Tensor>& weights) {
-  if (!std::ranges::all_of(weights, internal::may_add_to_gradient)) return {};
-  const Tensor& first = weights.front().grad();
-  const int64_t width = weights.front().size(1);
-  int64_t rows = 0;
-  bool is_one = true, is_new = true;
-  for (const Tensor& weight : weights) {
-    const Tensor& sum = weight.grad();
-    is_new = is_new && !sum.defined();
-    is_one = is_one && first.defined() && sum.defined() && sum.is_alias_of(first) &&
-             sum.storage_offset() == first.storage_offset() + rows * width;
-    rows += weight.size(0);
-  }
-  if (is_new)
-    return at::empty({rows, width},
-                     weights.front().options().dtype(at::kFloat).requires_grad(false));
-  return is_one ? first.as_strided({rows, width}, {width, 1}) : Tensor();
-}
-
-// dy^T y, whose rows are the gradients of weights one behind the other, inputs of a function from
-// number `input` on: added to what they have, in float32, or rounded as products are, for autograd
-// to add.
-variable_list weight_gradients(AutogradContext* context, size_t input,
-                               const std::vector<Tensor>& weights, const Factor& dy,
-                               const Factor& y) {
-  variable_list gradients(weights.size());
-  const auto wanted = [&](size_t i) { return context->needs_input_grad(input + i); };
-  size_t count = 0;
-  for (size_t i = 0; i < weights.size(); ++i) count += wanted(i) ? 1 : 0;
-  if (count == 0) return gradients;
-  const bool is_first = !weights.front().grad().defined();
-  const Tensor sum = count == weights.size() ? sum_of_gradients(weights) : Tensor();
-  if (sum.defined()) {
-    weight_gradient(dy, y, sum, is_first ? Tensor() : sum);
-    if (is_first) return cut(sum, 0, rows_of_each(weights));
-    std::ranges::transform(weights, gradients.begin(), internal::take_gradient);
-    return gradients;
-  }
-  const auto rows = rows_of_each(weights);
-  const Tensor rounded = at::empty(
-      {std::accumulate(rows.begin(), rows.end(), int64_t{0}), weights.front().size(1)},
-      dy.by_rows().options().dtype(dy.is_rounded() ? at::kBFloat16 : dy.values.scalar_type()));
-  weight_gradient(dy, y, rounded);
-  gradients = cut(rounded, 0, rows);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (!wanted(i)) gradients[i].reset();
-  }
-  return gradients;
-}
+using internal::forward_product;
+using internal::input_gradient;
+using internal::of_columns;
+using internal::Operand;
+using internal::weight_gradients;
 
 // Of both gates beside one another, and h once more.
 struct GateGradients {
-  Factor gates, h;
+  Operand gates, h;
 };
 // h_scale: undefined where products take 16 bits. dh is not used behind it.
 GateGradients gate_gradients(const Tensor& gates, const Tensor& dh, const Tensor& h_scale) {
@@ -272,21 +123,21 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& norm_weight,
                                const Tensor& wq, const Tensor& wk, const Tensor& wv,
                                const Tensor& cos, const Tensor& sin, HeadCounts heads,
-                               double epsilon, const Computed& computed, bool turned_back) {
+                               double epsilon, const BlockProducts& products, bool turned_back) {
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Norm norm{norm_weight.detach(), epsilon};
-    const Tensor largest = computed.largest(rows);
-    const auto [normed, rstd] = norm(rows, computed.dtype, largest);
-    const Factor y = computed.factor(normed, Float8Layout::kBoth, largest);
-    const Factor weights =
-        computed.factor(compute_copy({wq, wk, wv}, computed.dtype), Float8Layout::kRows);
+    const Tensor largest = products.largest(rows);
+    const auto [normed, rstd] = norm(rows, products.dtype, largest);
+    const Operand y = products.operand(normed, Float8Layout::kBoth, largest);
+    const Operand weights =
+        products.operand(compute_copy({wq, wk, wv}, products.dtype), Float8Layout::kRows);
     const Tensor qkv = forward_product(y, weights);
     const Tensor all = all_heads_of(qkv, x.sizes(), heads);
     {
       const ScopedRange range("rope");
       turn(all, heads, cos, sin, /*inverse=*/false);
     }
-    context->save_for_backward({rows, norm.weight, rstd, computed.keeps_norm(y), y.rounded.scale,
+    context->save_for_backward({rows, norm.weight, rstd, products.kept(y), y.rounded.scale,
                                 weights.values, weights.rounded.scale, cos, sin});
     context->saved_data["queries"] = heads.queries;
     context->saved_data["keys"] = heads.keys;
@@ -305,9 +156,9 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
                &sin = saved[8];
     const Norm norm{saved[1], context->saved_data["epsilon"].toDouble()};
     const Tensor dstream = gradients[3].contiguous();
-    const Computed computed{weights.scalar_type(), saved[6].defined()};
-    const Factor y = saved[3].defined() ? of_columns(saved[3], saved[4])
-                                        : computed.again(norm(x, computed.dtype).first, saved[4]);
+    const BlockProducts products{weights.scalar_type(), saved[6].defined()};
+    const Operand y = saved[3].defined() ? of_columns(saved[3], saved[4])
+                                         : products.again(norm(x, products.dtype).first, saved[4]);
 
     const HeadCounts heads{context->saved_data["queries"].toInt(),
                            context->saved_data["keys"].toInt()};
@@ -317,8 +168,8 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     if (!context->saved_data["turned_back"].toBool())
       turn(all_heads_of(dqkv, dstream.sizes(), heads), heads, cos, sin, /*inverse=*/true);
 
-    const Factor dproduct = computed.gradient(dqkv);
-    const Tensor dy = input_gradient(dproduct, computed.again(weights, saved[6]));
+    const Operand dproduct = products.gradient(dqkv);
+    const Tensor dy = input_gradient(dproduct, products.again(weights, saved[6]));
     variable_list dweights =
         weight_gradients(context, kQ, context->saved_data["weights"].toTensorVector(), dproduct, y);
     const Tensor dx = at::empty_like(x);
@@ -347,23 +198,23 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& attended,
                         const Tensor& wo, const Tensor& norm_weight, const Tensor& w1,
                         const Tensor& w3, const Tensor& w2, double epsilon,
-                        const Computed& computed) {
-    const auto dtype = computed.dtype;
+                        const BlockProducts& products) {
+    const auto dtype = products.dtype;
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const auto weights_of = [&](const Tensor& copy) {
-      return computed.factor(copy, Float8Layout::kRows);
+      return products.operand(copy, Float8Layout::kRows);
     };
-    const Factor out_weight = weights_of(compute_copy(wo, dtype)),
-                 up_weights = weights_of(compute_copy({w1, w3}, dtype)),
-                 down_weight = weights_of(compute_copy(w2, dtype));
-    const Factor mixed = computed.factor(attended, Float8Layout::kBoth);
+    const Operand out_weight = weights_of(compute_copy(wo, dtype)),
+                  up_weights = weights_of(compute_copy({w1, w3}, dtype)),
+                  down_weight = weights_of(compute_copy(w2, dtype));
+    const Operand mixed = products.operand(attended, Float8Layout::kBoth);
     const Tensor x2 = at::empty_like(rows);
     forward_product(mixed, out_weight, x2, rows);
     const Norm norm{norm_weight.detach(), epsilon};
-    const Tensor largest_y = computed.largest(x2), largest_h = computed.largest(x2);
+    const Tensor largest_y = products.largest(x2), largest_h = products.largest(x2);
     const auto [normed, rstd] = norm(x2, dtype, largest_y);
     const ScopedRange range("feed-forward");
-    const Factor y = computed.factor(normed, Float8Layout::kBoth, largest_y);
+    const Operand y = products.operand(normed, Float8Layout::kBoth, largest_y);
     const Tensor gates = forward_product(y, up_weights);
     const int64_t inner = down_weight.values.size(1);
     const Tensor activated = at::empty({rows.size(0), inner}, normed.options());
@@ -372,12 +223,12 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
       internal::swiglu_forward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner),
                                     activated, largest_h);
     }
-    const Factor h = computed.factor(activated, Float8Layout::kRows, largest_h);
+    const Operand h = products.operand(activated, Float8Layout::kRows, largest_h);
     const Tensor result = at::empty_like(rows);
     forward_product(h, down_weight, result, x2);
     context->save_for_backward(
-        {mixed.by_columns(), mixed.rounded.scale, x2, norm.weight, rstd, computed.keeps_norm(y),
-         y.rounded.scale, computed.recompute == Recompute::kInner ? Tensor() : gates,
+        {mixed.by_columns(), mixed.rounded.scale, x2, norm.weight, rstd, products.kept(y),
+         y.rounded.scale, products.recompute == Recompute::kInner ? Tensor() : gates,
          h.rounded.scale, out_weight.values, out_weight.rounded.scale, up_weights.values,
          up_weights.rounded.scale, down_weight.values, down_weight.rounded.scale});
     context->saved_data["epsilon"] = epsilon;
@@ -388,20 +239,20 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     internal::refuse_create_graph("model");
     const auto saved = context->get_saved_variables();
-    const Factor mixed = of_columns(saved[0], saved[1]);
+    const Operand mixed = of_columns(saved[0], saved[1]);
     const auto &x2 = saved[2], &rstd = saved[4];
     const Norm norm{saved[3], context->saved_data["epsilon"].toDouble()};
     const auto dtype = saved[9].scalar_type();
-    const Computed computed{dtype, saved[10].defined()};
+    const BlockProducts products{dtype, saved[10].defined()};
     const bool kept_gates = saved[7].defined();
     const auto layout = kept_gates ? Float8Layout::kColumns : Float8Layout::kBoth;
-    const Factor out_weight = computed.again(saved[9], saved[10]),
-                 up_weights = computed.again(saved[11], saved[12], layout),
-                 down_weight = computed.again(saved[13], saved[14]);
+    const Operand out_weight = products.again(saved[9], saved[10]),
+                  up_weights = products.again(saved[11], saved[12], layout),
+                  down_weight = products.again(saved[13], saved[14]);
     const Tensor dout = gradients[0].contiguous().view(x2.sizes());
-    const Factor rounded = computed.gradient(dout.to(dtype));
-    const Factor y = saved[5].defined() ? of_columns(saved[5], saved[6])
-                                        : computed.again(norm(x2, dtype).first, saved[6], layout);
+    const Operand rounded = products.gradient(dout.to(dtype));
+    const Operand y = saved[5].defined() ? of_columns(saved[5], saved[6])
+                                         : products.again(norm(x2, dtype).first, saved[6], layout);
     const Tensor gates = kept_gates ? saved[7] : forward_product(y, up_weights);
 
     const auto [dgates, h] = gate_gradients(gates, input_gradient(rounded, down_weight), saved[8]);
@@ -411,13 +262,13 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
     const Tensor dy = input_gradient(dgates, up_weights);
     variable_list dups = weight_gradients(context, k1, {weights[1], weights[2]}, dgates, y);
 
-    const Tensor dx2 = at::empty_like(x2), largest_dx2 = computed.largest(x2);
+    const Tensor dx2 = at::empty_like(x2), largest_dx2 = products.largest(x2);
     const Tensor rounded_dx2 =
         dtype == x2.scalar_type() ? dx2 : at::empty(x2.sizes(), x2.options().dtype(dtype));
     const Tensor dnorm = internal::rms_norm_backward_cuda(
         x2, norm.weight, rstd, dy, dout, dx2, rounded_dx2.is_same(dx2) ? Tensor() : rounded_dx2,
         largest_dx2);
-    const Factor dmixed = computed.gradient(rounded_dx2, largest_dx2);
+    const Operand dmixed = products.gradient(rounded_dx2, largest_dx2);
     const Tensor dattended = input_gradient(dmixed, out_weight);
     variable_list dwo = weight_gradients(context, kO, {weights[0]}, dmixed, mixed);
     return {dx2.view(gradients[0].sizes()),
@@ -457,7 +308,8 @@ bool fused_block_takes(const Tensor& x, const TransformerBlockImpl& block,
 Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const BlockContext& context) {
   const Tensor x = x_any.contiguous();  // the kernels' rows lie one behind the other
   const auto dtype = compute_dtype(x);
-  const Computed computed{dtype, context.in_float8 && dtype == at::kBFloat16, context.recompute};
+  const BlockProducts products{dtype, context.in_float8 && dtype == at::kBFloat16,
+                               context.recompute};
   const auto& attn = *block.attn;
   const auto mixed = [&] {
     const ScopedRange whole("self-attention");
@@ -468,7 +320,7 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
     auto inputs = AttentionInputs::apply(x, block.ln1->weight, attn.q_proj->weight,
                                          attn.k_proj->weight, attn.v_proj->weight, cos, sin,
                                          HeadCounts{attn.num_heads(), attn.num_kv_heads()},
-                                         block.ln1->epsilon(), computed, turns_back);
+                                         block.ln1->epsilon(), products, turns_back);
     const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
     const ScopedRange range("attention");
     inputs.push_back(turns_back ? internal::turned_attention(q, k, v, cos, sin, options.window,
@@ -479,7 +331,7 @@ Tensor fused_block(const Tensor& x_any, TransformerBlockImpl& block, const Block
   const Tensor attended = mixed[4].transpose(1, 2).reshape({-1, x.size(-1)});
   return BlockOutput::apply(mixed[3], attended, attn.output_proj->weight, block.ln2->weight,
                             block.ffn->w1->weight, block.ffn->w3->weight, block.ffn->w2->weight,
-                            block.ln2->epsilon(), computed);
+                            block.ln2->epsilon(), products);
 }
 
 }  // namespace flashstep

@@ -12,9 +12,10 @@
 // Two autograd functions, one on each side of attention, whose kernels turn q's and k's gradients
 // back where they store them, beside v's. The gradient of
 // the residual stream goes through both as an output of the first, so that nobody adds it up: the
-// norms' backward does. Products compute in the autocast dtype on compute copies of the weights
-// (ops/compute_copy.h); the stream stays in x's dtype. Gradients arrive at the block's parameters
-// as always; q's, k's and v's, and w1's and w3's, are parts of one tensor.
+// norms' backward does. Products compute in the autocast dtype, or on matrices that are rounded to
+// 8 bits for them (ops/float8.h), on compute copies of the weights (ops/compute_copy.h); the stream
+// stays in x's dtype. Gradients arrive at the block's parameters as always; q's, k's and v's, and
+// w1's and w3's, are parts of one tensor.
 #pragma once
 
 #include <torch/types.h>

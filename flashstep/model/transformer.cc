@@ -187,15 +187,11 @@ at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
 
 void TransformerImpl::set_float8_products(bool in_float8) {
   if (in_float8) {
-    const int64_t of_keys = config_.kv_heads() * config_.head_dim();
-    for (const int64_t width : {config_.d_model, config_.d_ff, of_keys}) {
-      require(width % 16 == 0, "[model] expected d_model, d_ff and the heads of keys together of ",
-              "multiples of 16 for products of fp8, got ", config_.d_model, ", ", config_.d_ff,
-              " and ", of_keys);
-    }
+    check_float8_widths(config_);
     const at::Device device = lm_head->weight.device();
     require(!device.is_cuda() || has_scaled_products(device),
-            "[model] expected a GPU of compute capability 8.9 or higher for products of fp8");
+            "[model] expected a GPU of compute capability 8.9 or higher for products of fp8, got ",
+            device, " of an older one");
   }
   in_float8_ = in_float8;
 }

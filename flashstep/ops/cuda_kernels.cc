@@ -51,14 +51,21 @@ void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStrea
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
 
+bool begins_at_a_vector(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+}
 int64_t padded_height(int64_t height) { return (height + 15) / 16 * 16; }
 
-Float8Matrix to_float8(const Tensor& x, at::ScalarType type, Float8Layout layout,
+Float8Matrix to_float8(const Tensor& given, at::ScalarType type, Float8Layout layout,
                        const Tensor& largest, const Tensor& scale) {
-  const int64_t height = x.size(0), width = x.size(1), padded = padded_height(height);
-  require(x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.is_contiguous() && width % 16 == 0,
-          "[float8] expected a dense x (R, C) of bfloat16 on a GPU, C a multiple of 16, got ",
-          x.sizes(), " of ", x.scalar_type(), " on ", x.device());
+  const int64_t height = given.size(0), width = given.size(1), padded = padded_height(height);
+  require(given.is_cuda() && given.scalar_type() == at::kBFloat16 && width % 16 == 0 &&
+              height <= ops_cuda::kMostRows,
+          "[float8] expected x (R, C) of bfloat16 on a GPU, C a multiple of 16, at most ",
+          ops_cuda::kMostRows, " rows, got ", given.sizes(), " of ", given.scalar_type(), " on ",
+          given.device());
+  const Tensor rows = given.contiguous();
+  const Tensor x = begins_at_a_vector(rows) ? rows : rows.clone();
   const auto bytes = x.options().dtype(type);
   Float8Matrix result;
   result.scale = scale;
@@ -182,10 +189,11 @@ void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& 
           {dy, dweight});
 }
 
-Tensor largest_of(const Tensor& x) {
-  require(x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.is_contiguous(),
-          "[float8] expected a dense x of bfloat16 on a GPU, got ", x.scalar_type(), " on ",
-          x.device());
+Tensor largest_of(const Tensor& given) {
+  require(given.is_cuda() && given.scalar_type() == at::kBFloat16,
+          "[float8] expected x of bfloat16 on a GPU, got ", given.scalar_type(), " on ",
+          given.device());
+  const Tensor x = given.contiguous();
   const Tensor largest = at::zeros({}, x.options().dtype(at::kFloat));
   enqueue("flashstep::largest", ops_cuda::largest_of,
           {x.const_data_ptr(), x.numel(), largest.mutable_data_ptr<float>()}, {x});

@@ -15,7 +15,8 @@ namespace flashstep::internal {
 
 struct Float8Matrix {
   at::Tensor rows;     // (R, C), as it lies; undefined where not wanted
-  at::Tensor columns;  // (C, R rounded up to a multiple of 16): the transpose, zeros behind it
+  at::Tensor columns;  // (C, R rounded up to a multiple of 16): the transpose, zeros behind it (NaN
+                       // where all is)
   at::Tensor scale;    // () float32
 
   ScaledMatrix by_rows() const { return {rows, scale}; }
@@ -24,11 +25,12 @@ struct Float8Matrix {
 
 enum class Float8Layout { kRows, kColumns, kBoth };
 
-// The largest magnitude of x (...) bfloat16 on a GPU, dense: () float32. NaN where one is NaN.
+// The largest magnitude of x (...) bfloat16 on a GPU ("amax"): () float32. NaN where one is NaN.
 at::Tensor largest_of(const at::Tensor& x);
 
-// x (R, C) bfloat16 on a GPU, dense, C a multiple of 16; largest: largest_of(x), or what the kernel
-// that made x has found. A NaN stays one, and an infinite x makes all of them NaN in products.
+// x (R, C) bfloat16 on a GPU, C a multiple of 16, copied unless it is dense; largest:
+// largest_of(x), or what the kernel that made x has found. What is not finite makes all of a
+// product NaN.
 Float8Matrix to_float8(const at::Tensor& x, at::ScalarType type, Float8Layout layout,
                        const at::Tensor& largest);
 // The same numbers as an earlier call's, of its scale.

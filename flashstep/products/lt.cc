@@ -130,9 +130,9 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 at::CuBLASReductionOption reduction_of(at::ScalarType type) {
   using enum at::CuBLASReductionOption;
   const at::Context& context = at::globalContext();
-  return type == at::kBFloat16 ? context.allowBF16ReductionCuBLAS()
-         : type == at::kHalf   ? context.allowFP16ReductionCuBLAS()
-                               : AllowReducedPrecisionWithSplitK;
+  return type == at::kBFloat16 || c10::elementSize(type) == 1 ? context.allowBF16ReductionCuBLAS()
+         : type == at::kHalf                                  ? context.allowFP16ReductionCuBLAS()
+                                                              : AllowReducedPrecisionWithSplitK;
 }
 uint32_t reduction_mask(at::CuBLASReductionOption option) {
   using enum at::CuBLASReductionOption;
@@ -349,6 +349,7 @@ void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor&
 }
 
 bool lt_takes_float8(int64_t device) {
+  if (at::cuda::device_count() == 0) return false;
   const cudaDeviceProp* const gpu =
       at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
   return gpu->major * 10 + gpu->minor >= 89;

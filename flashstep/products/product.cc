@@ -106,6 +106,11 @@ bool has_scaled_products(const at::Device& device) {
   return device.is_cuda() && internal::lt_takes_float8(device.index());
 }
 
+bool takes_scaled_product(const Tensor& d) {
+  return reinterpret_cast<uintptr_t>(d.const_data_ptr()) % 16 == 0 &&
+         d.stride(0) * d.element_size() % 16 == 0;
+}
+
 void scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const Tensor& d,
                     const Tensor& c) {
   const auto is_float8 = [](const Tensor& x) {
@@ -130,6 +135,10 @@ void scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const Tensor& 
   check_result({a.values.size(0), b.values.size(0)}, a.values, at::kBFloat16, "bfloat16", d, c);
   if (d.numel() == 0) return;
   require(a.values.size(1) > 0, "[product] expected K of 16 or more, got 0");
+  for (const Tensor& x : {a.values, b.values, d, c.defined() ? c : d}) {
+    require(takes_scaled_product(x), "[product] expected rows at multiples of 16 bytes, got ",
+            Described{x});
+  }
   RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a.values, b.values.t()}));
   internal::lt_scaled_product(a, b, d, c);
 }

@@ -35,13 +35,14 @@ struct ScaledMatrix {
 // d = a b^T, or a b^T + c, by tensor cores of 8 bits. A Hopper's add up few of them in 14 bits or
 // so before they go into float32, as LibTorch's _scaled_mm without use_fast_accum, which would
 // leave all there: of 16,384 positive numbers a quarter would be lost.
-//   a (M, K), b (N, K), not both of float8_e5m2; K and N whole multiples of 16; d (M, N) bfloat16
-//   or float32, its rows dense; c as product()'s.
+//   a (M, K), b (N, K), not both of float8_e5m2, at multiples of 16 bytes; K and N multiples of 16;
+//   d (M, N) bfloat16 or float32, its rows dense and at multiples of 16 bytes; c as product()'s.
 // On a GPU of compute capability 8.9 or higher: has_scaled_products(). No autograd. UserError for
 // what does not fit.
 void scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const at::Tensor& d,
                     const at::Tensor& c = {});
 bool has_scaled_products(const at::Device& device);
+bool takes_scaled_product(const at::Tensor& d);  // whether d lies at such multiples
 
 namespace internal {
 

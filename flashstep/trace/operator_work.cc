@@ -58,8 +58,9 @@ OperatorWork product(std::string_view stem, std::span<const Operand> tensors) {
   if (left.back() != b->shape[b->shape.size() - 2]) return {};
   const double columns = static_cast<double>(b->shape.back());
   const double result = elements(*a) / std::max(1.0, static_cast<double>(left.back())) * columns;
+  const int64_t of_result = std::max<int64_t>(a->element_bytes, 2);  // of 8 bits nobody makes one
   return {2 * elements(*a) * columns,
-          bytes_of(*a) + bytes_of(*b) + result * static_cast<double>(a->element_bytes)};
+          bytes_of(*a) + bytes_of(*b) + result * static_cast<double>(of_result)};
 }
 
 // Forward (q, k, v) or backward (gradient of the output, q, k, v): tensors (B..., H, N, D).
@@ -93,7 +94,7 @@ double rows_bytes(const Operand& table, const Operand& ids) {
 // Operators of ours that name all tensors that they read and write (ops/cuda_kernels.cc).
 constexpr std::string_view kNameAll =
     " rms_norm_forward rms_norm_backward rope swiglu_forward swiglu_backward cross_entropy "
-    "cross_entropy_backward embedding_backward ";
+    "cross_entropy_backward embedding_backward largest to_float8 swiglu_to_float8 ";
 
 // Operators that compute nothing themselves: what they call is recorded too.
 constexpr std::string_view kOnlyCall =
@@ -104,10 +105,20 @@ constexpr std::string_view kOnlyCall =
 }  // namespace
 
 int64_t profiled_element_bytes(std::string_view dtype) {
-  static const std::unordered_map<std::string_view, int64_t> known = {
-      {"float", 4},     {"c10::BFloat16", 2}, {"c10::Half", 2},   {"TensorList", 4},
-      {"double", 8},    {"long int", 8},      {"long", 8},        {"int", 4},
-      {"short int", 2}, {"unsigned char", 1}, {"signed char", 1}, {"bool", 1}};
+  static const std::unordered_map<std::string_view, int64_t> known = {{"float", 4},
+                                                                      {"c10::BFloat16", 2},
+                                                                      {"c10::Half", 2},
+                                                                      {"TensorList", 4},
+                                                                      {"double", 8},
+                                                                      {"long int", 8},
+                                                                      {"long", 8},
+                                                                      {"int", 4},
+                                                                      {"short int", 2},
+                                                                      {"unsigned char", 1},
+                                                                      {"signed char", 1},
+                                                                      {"bool", 1},
+                                                                      {"c10::Float8_e4m3fn", 1},
+                                                                      {"c10::Float8_e5m2", 1}};
   const auto at = known.find(dtype);
   return at == known.end() ? 0 : at->second;
 }

@@ -60,7 +60,8 @@ constexpr ClassWords kKernelParts[] = {
      "partial_segment partials_per_segment num_of_segments sum_and_scatter"},
     {WorkClass::kElementwise,
      "elementwise multi_tensor_apply triton_poi pointwise triu_tril dropout bernoulli "
-     "glu_backward parallel_for swiglu rope to_float8 adamw advance_steps muon_directions "
+     "glu_backward parallel_for swiglu rope to_float8 largest_kernel adamw advance_steps "
+     "muon_directions "
      "muon_update"},
 };
 
@@ -103,7 +104,8 @@ constexpr ClassWords kOperators[] = {
     {WorkClass::kSoftmax, "cross_entropy cross_entropy_forward linear_cross_entropy"},
     {WorkClass::kReduction, "rms_norm rms_norm_forward grad_norm"},
     {WorkClass::kElementwise,
-     "swiglu swiglu_forward rope rope_rows to_float8 adamw muon clip_to_norm"},
+     "swiglu swiglu_forward swiglu_to_float8 rope rope_rows to_float8 largest adamw muon "
+     "clip_to_norm"},
     {WorkClass::kHost,
      "view reshape _reshape_alias _unsafe_view transpose t permute expand expand_as as_strided "
      "select slice narrow unsqueeze squeeze detach alias empty empty_like empty_strided "

@@ -237,6 +237,12 @@ TEST(OperatorWork, CountsTheBytesThatMustMove) {
   EXPECT_EQ(work("aten::gather", {{{100, 4}, 4}, {{}, 0}, {{3, 4}, 8}, {{3, 4}, 4}}).bytes, 2 * 48);
   EXPECT_EQ(work("flashstep::rms_norm_forward", {x, half}).bytes, 6 * 24) << "read and written";
   EXPECT_EQ(work("flashstep::swiglu_backward", {x, x, half, x, x}).bytes, 4 * 96 + 48);
+  const OperatorWork of_8_bits = work("flashstep::mm", {{{6, 8}, 1}, {{8, 4}, 1}});
+  EXPECT_EQ(of_8_bits.flops, 2 * 6 * 8 * 4);
+  EXPECT_EQ(of_8_bits.bytes, 48 + 32 + 2 * 24) << "the result has 16";
+  EXPECT_EQ(work("flashstep::to_float8", {half, {{6, 4}, 1}}).bytes, 48 + 24);
+  EXPECT_EQ(work("flashstep::swiglu_to_float8", {half, {{6, 4}, 1}}).bytes, 48 + 24);
+  EXPECT_EQ(work("flashstep::largest", {half}).bytes, 48);
   EXPECT_EQ(work("flashstep::cross_entropy", {x}).bytes, 96) << "logits are only read";
   EXPECT_EQ(work("flashstep::cross_entropy", {x, x}).bytes, 2 * 96) << "and their gradient written";
   EXPECT_EQ(work("aten::_fused_adamw_", {x, x, x, x}).bytes, 7 * 96);
@@ -245,6 +251,7 @@ TEST(OperatorWork, CountsTheBytesThatMustMove) {
 
 TEST(OperatorWork, KnowsDtypesByTheProfilersNames) {
   EXPECT_EQ(profiled_element_bytes("c10::BFloat16"), 2);
+  EXPECT_EQ(profiled_element_bytes("c10::Float8_e5m2"), 1);
   EXPECT_EQ(profiled_element_bytes("long int"), 8);
   EXPECT_EQ(profiled_element_bytes("TensorList"), 4);
   EXPECT_EQ(profiled_element_bytes("Scalar"), 0);

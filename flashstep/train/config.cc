@@ -175,7 +175,7 @@ void TrainConfig::visit(FieldVisitor& v) {
       "times as fast, with errors of 5e-6 to 2e-5 instead of 7e-7");
   v.field("bf16_products", bf16_products, {"exact", "fp8"},
           "matrix products of blocks, precision bf16 on a GPU from compute capability 8.9; fp8: of "
-          "numbers rounded to 8 bits, one scale a matrix, up to 1.9 times as fast");
+          "numbers rounded to 8 bits, one scale a matrix, up to 1.7 times as fast");
   v.field("recompute", recompute, recompute_names(),
           "in backward instead of kept in memory, with the same bits; norms: the norms' outputs, "
           "inner: "

@@ -51,6 +51,7 @@ void check_config(const Config& config) {
   require(train.bf16_products == "exact" || train.precision == "bf16",
           "[config] expected train.bf16_products exact with train.precision ", train.precision,
           ", got fp8");
+  if (train.bf16_products == "fp8") check_float8_widths(resolved(model));
   const ParallelConfig& parallel = config.parallel;
   require(parallel.shard_ranks == 0 || parallel.shard_optimizer == "full",
           "[config] expected parallel.shard_ranks 0 with parallel.shard_optimizer ",

@@ -90,6 +90,13 @@ TEST_F(ConfigTest, RangesAndTypes) {
                  {"train.fp32_products", "exact", "got split"});
   expect_refusal(R"({"train": {"precision": "fp32", "bf16_products": "fp8"}})",
                  {"train.bf16_products", "exact", "got fp8"});
+  expect_refusal(
+      R"({"model": {"d_ff": 1352}, "train": {"precision": "bf16", "bf16_products": "fp8"}})",
+      {"d_ff", "multiples of 16", "1352"});
+  expect_refusal(
+      R"({"model": {"d_model": 96, "num_heads": 8},
+          "train": {"precision": "bf16", "bf16_products": "fp8"}})",
+      {"multiple of 8", "got 12"});
   expect_refusal(R"({"train": {"graph": "yes"}})", {"train.graph", "auto", "on", "off", "yes"});
   expect_refusal(R"({"sampling": {"top_p": 1.5}})", {"sampling.top_p", "1.5"});
   expect_refusal(R"({"train": {"steps": 5)", {path_.string()});

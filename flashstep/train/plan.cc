@@ -295,9 +295,8 @@ void add_exchange(const Run& run, bool means_stay, double update_s, PlannedTime&
 std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, bool means_stay) {
   const TrainConfig& train = run.config.train;
   const bool is_known = run.device.rates && run.device.is_gpu && train.precision == "bf16" &&
-                        train.bf16_products == "exact" && !kept.shape.naive_attention &&
-                        run.ranks <= kMachineGpus && (run.ranks == 1 || run.uses_copies) &&
-                        run.dividing == run.ranks;
+                        !kept.shape.naive_attention && run.ranks <= kMachineGpus &&
+                        (run.ranks == 1 || run.uses_copies) && run.dividing == run.ranks;
   if (!is_known) return std::nullopt;
   const measure::StepRates& rates = *run.device.rates;
   const ModelConfig& model = run.model();
@@ -305,7 +304,8 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, boo
   const auto steps = static_cast<double>(train.accumulation_steps);
   const PassWork work = pass_work(model, kept);
   PlannedTime time;
-  time.products_s = (steps * work.product_flops + run.muon_flops) / rates.products;
+  time.products_s = (steps * work.product_flops + run.muon_flops) / rates.products +
+                    steps * work.float8_flops / rates.products_of_8_bits;
   time.attention_s =
       steps *
       (work.attention_forward_flops / attention.forward(model.head_dim(), model.context_length) +

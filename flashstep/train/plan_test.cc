@@ -58,7 +58,8 @@ double copied_gates_bytes(const Measured& run, const ModelConfig& model) {
 }
 
 const std::string kFull = "parallel.shard_optimizer=full", kStories = "model.vocab_size=6442",
-                  kFp32Stream = "train.stream=fp32", kFullBatch = "model.context_length=1024";
+                  kFp32Stream = "train.stream=fp32", kFp8 = "train.bf16_products=fp8",
+                  kFullBatch = "model.context_length=1024";
 
 Measured eight_billion() {
   // The rank's tensors when 1.34 GiB more did not fit beside them (train.txt).
@@ -141,6 +142,29 @@ std::vector<Measured> measured_runs() {
        64.79,
        0,
        384.1},
+      {"float8: 1.5 G",
+       {kFp8, "model.size=", "model.d_model=1536", "model.d_ff=8960", "model.num_layers=28",
+        "model.num_heads=12", "model.num_kv_heads=2", "model.tie_embeddings=true",
+        "model.vocab_size=151936", kFullBatch, "train.batch_size=16", "train.moments=bf16"},
+       1,
+       39.79,
+       0,
+       211.9},
+      {"float8: Llama 3.2 1B",
+       {kFp8, "model.size=", "model.d_model=2048", "model.d_ff=8192", "model.num_layers=16",
+        "model.num_heads=32", "model.num_kv_heads=8", "model.tie_embeddings=true",
+        "model.vocab_size=128256", "model.context_length=2048"},
+       1,
+       25.77,
+       0,
+       96.05},
+      {"float8: xl", {kFp8, "model.size=xl"}, 1, 31.57, 0, 55.53},
+      {"float8: small, 64 rows",
+       {kFp8, "model.size=small", "train.batch_size=64"},
+       1,
+       11.34,
+       0,
+       45.32},
       {"memory: xl", {"model.size=xl", kFp32Stream}, 1, 32373.79 / 1024, 0, 0},
       {"memory: small", {"model.size=small", kFp32Stream}, 1, 2537.40 / 1024, 0, 0},
       {"memory: xl, fp32", {"model.size=xl", "train.precision=fp32"}, 1, 35154.87 / 1024, 0, 0},

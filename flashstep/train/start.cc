@@ -161,6 +161,9 @@ torch::Device device_of_rank(const TrainConfig& config, const Environment& envir
 void check_start(const Config& config, torch::Device device, const Group* group) {
   if (group != nullptr) check_same_config(config, device.type(), *group);
   check_device(config, device.is_cuda());
+  require(
+      config.train.bf16_products == "exact" || has_float8_products(device),
+      "[config] expected a GPU of compute capability 8.9 or higher for train.bf16_products fp8");
   check_processes(config, group == nullptr ? 1 : group->world_size());
 }
 

@@ -168,14 +168,15 @@ __device__ void store_columns(const uint32_t* tile, void* columns, int64_t width
 // The factor of numbers whose largest magnitude this is; one thread leaves the scale.
 template <Float8 kType>
 __device__ float factor_of(const float* largest, float* scale) {
-  const float found = fmaxf(*largest / largest_of(kType), kLeastScale);
+  const float exact = *largest / max_finite(kType);
+  const float found = exact < kLeastScale ? kLeastScale : exact;  // NaN stays
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = found;
   return 1 / found;
 }
 
 template <Float8 kType>
 __global__ void __launch_bounds__(kThreads) to_float8_kernel(const __grid_constant__ ToFloat8 a) {
-  __shared__ uint32_t tile[kTile * kTileWords];
+  __shared__ alignas(16) uint32_t tile[kTile * kTileWords];
   const float factor = a.largest == nullptr ? 1 / *a.scale : factor_of<kType>(a.largest, a.scale);
   Loaded loaded[kTile / kStep];
 #pragma unroll
@@ -207,7 +208,7 @@ __device__ float rounded(float x) { return __bfloat162float(__float2bfloat16_rn(
 // So many blocks that their shared memory is a multiprocessor's.
 __global__ void __launch_bounds__(kThreads, 4)
     swiglu_to_float8_kernel(const __grid_constant__ SwigluToFloat8 args) {
-  __shared__ uint32_t tiles[3][kTile * kTileWords];  // of da, db, y
+  __shared__ alignas(16) uint32_t tiles[3][kTile * kTileWords];  // of da, db, y
   constexpr auto kType = Float8::kE5M2;
   const float factor = factor_of<kType>(args.largest, args.scale), y_factor = 1 / *args.y_scale;
 #pragma unroll
