@@ -53,7 +53,8 @@ std::optional<StepRates> step_rates(const std::string& gpu_name) {
   const double faster = sheet->bf16 / known.bf16;
   StepRates rates = kH200;
   rates.products *= faster;
-  rates.products_of_8_bits *= faster;
+  const bool has_8_bits = !std::string(sheet->name).starts_with("A100");  // capability 8.0
+  rates.products_of_8_bits *= has_8_bits ? faster : 0;
   rates.memory *= sheet->memory_bytes_per_s / known.memory_bytes_per_s;
   rates.link *= link->bytes_per_s / find_link_sheet(kMeasured)->bytes_per_s;
   rates.attention = times(rates.attention, faster);

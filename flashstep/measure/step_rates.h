@@ -22,11 +22,11 @@ struct AttentionRates {
 };
 
 struct StepRates {
-  double products;  // FLOP/s, bf16
-  double products_of_8_bits;
-  double memory;    // bytes/s, of kernels bound by it
-  double link;      // bytes/s that peer copies send to another GPU
-  double kernel_s;  // of a kernel in a graph, besides its work
+  double products;            // FLOP/s, bf16
+  double products_of_8_bits;  // 0: the GPU has none
+  double memory;              // bytes/s, of kernels bound by it
+  double link;                // bytes/s that peer copies send to another GPU
+  double kernel_s;            // of a kernel in a graph, besides its work
   AttentionRates attention;
   bool is_measured;  // else by the data sheets' ratio to the GPU that was
   std::string source;

@@ -234,8 +234,9 @@ double block_backward_bytes(const ModelConfig& c, const PassShape& shape) {
   // weights.
   if (n.in_float8) {
     bytes += n.inner + 2 * n.width + static_cast<double>(block_matrix_parameters(c));
-    if (shape.recompute == Recompute::kNorms) bytes += n.width;      // the norm's output by columns
-    if (shape.recompute == Recompute::kInner) bytes += 2 * n.width;  // and by rows
+    if (shape.recompute == Recompute::kNorms) bytes += n.width;  // the norm's output by columns
+    if (shape.recompute == Recompute::kInner)  // and by rows, as the gates' weights
+      bytes += 2 * n.width + 2 * static_cast<double>(c.d_model * c.d_ff);
   }
   return bytes;
 }

@@ -196,7 +196,7 @@ TEST_F(Float8Gpu, ProductsSayWhatTheyExpect) {
   EXPECT_THROW(scaled_product(a, b, d, at::empty({32, 32}, d.options())), UserError);
 }
 
-// float8_linear against linear in float64, on numbers of 8 bits: what is left is the products'.
+// float8_linear against linear in float64: what rounding to 8 bits changes.
 double error_of(const Tensor& got, const Tensor& expected) {
   return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }

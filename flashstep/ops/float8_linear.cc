@@ -20,7 +20,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 Float8Matrix rounded(const Tensor& x, at::ScalarType type, Float8Layout layout) {
-  return internal::to_float8(x, type, layout, internal::largest_of(x));
+  const Tensor dense = x.contiguous();
+  return internal::to_float8(dense, type, layout, internal::largest_of(dense));
 }
 
 Float8Layout layout_of(bool by_rows, bool by_columns) {
@@ -30,12 +31,13 @@ Float8Layout layout_of(bool by_rows, bool by_columns) {
 class Float8Linear : public torch::autograd::Function<Float8Linear> {
  public:
   // The weight stays as it is for backward, which rounds it again: a sharded one is gathered anew.
-  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight_any) {
+  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight_any,
+                        bool has_backward) {
     const Tensor rows = x_any.to(at::kBFloat16).reshape({-1, x_any.size(-1)});
     const Tensor weight = weight_any.is_leaf() ? compute_copy(weight_any, at::kBFloat16)
                                                : weight_any.to(at::kBFloat16);
-    const Float8Matrix x =
-        rounded(rows, at::kFloat8_e4m3fn, layout_of(true, weight_any.requires_grad()));
+    const Float8Matrix x = rounded(rows, at::kFloat8_e4m3fn,
+                                   layout_of(true, has_backward && weight_any.requires_grad()));
     const Float8Matrix w = rounded(weight, at::kFloat8_e4m3fn, Float8Layout::kRows);
     const Tensor y = at::empty({rows.size(0), weight.size(0)}, rows.options());
     scaled_product(x.by_rows(), w.by_rows(), y);
@@ -69,8 +71,9 @@ class Float8Linear : public torch::autograd::Function<Float8Linear> {
       const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
       dx = dx.view(context->saved_data["sizes"].toIntVector()).to(dtype);
     }
-    return {dx, wants_weight ? weight_gradient(context, dy, {saved[0], saved[1]}, {out, width})
-                             : Tensor()};
+    Tensor dweight;
+    if (wants_weight) dweight = weight_gradient(context, dy, {saved[0], saved[1]}, {out, width});
+    return {dx, dweight, Tensor()};
   }
 
  private:
@@ -113,7 +116,7 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight) {
           x.device(), " and ", weight.device());
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (x.numel() == 0) return at::linear(x.to(at::kBFloat16), weight.to(at::kBFloat16));
-  return Float8Linear::apply(x, weight);
+  return Float8Linear::apply(x, weight, at::GradMode::is_enabled());
 }
 
 }  // namespace flashstep

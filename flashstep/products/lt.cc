@@ -349,7 +349,7 @@ void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor&
 }
 
 bool lt_takes_float8(int64_t device) {
-  if (at::cuda::device_count() == 0) return false;
+  if (device >= at::cuda::device_count()) return false;
   const cudaDeviceProp* const gpu =
       at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
   return gpu->major * 10 + gpu->minor >= 89;

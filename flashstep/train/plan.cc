@@ -365,6 +365,9 @@ Plan plan_run(const Config& config, int64_t ranks, const PlanDevice& device) {
           "[plan] expected train.precision fp32 or bf16, whose memory has formulas, got fp16");
   check_config(config);
   check_device(config, device.is_gpu);
+  require(config.train.bf16_products == "exact" || !device.rates ||
+              device.rates->products_of_8_bits > 0,
+          "[plan] expected a GPU of compute capability 8.9 or higher for train.bf16_products fp8");
   check_processes(config, ranks);
   const Run run = make_run(config, ranks, device);
   const TrainConfig& train = run.config.train;

@@ -321,6 +321,12 @@ TEST(Plan, RefusesWhatTheRunWould) {
   };
   expect_refusal("train.seed=1", 0, "expected 1 to 1,048,576 ranks, got 0");
   expect_refusal("train.precision=fp16", 1, "got fp16");
+  Config in_8_bits = config;
+  set_field(in_8_bits, kFp8);
+  EXPECT_TRUE(plan_run(in_8_bits, 1, h200()).levels.front().time);
+  const PlanDevice a100 = {true, measure::gpu_memory_bytes("A100").value(),
+                           measure::step_rates("A100")};
+  EXPECT_THROW(plan_run(in_8_bits, 1, a100), UserError);
   expect_refusal("parallel.world_size=4", 2, "expected 4 processes (parallel.world_size), got 2");
   expect_refusal("parallel.wrapper=none", 2, "parallel.wrapper none, got 2");
   config.optimizer.clip_norm = 0;

@@ -14,6 +14,7 @@
 #include "flashstep/comm/gpus.h"
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
+#include "flashstep/ops.h"
 #include "flashstep/train/agreement.h"
 #include "flashstep/train/run_state.h"
 #include "flashstep/train/stored_checkpoint.h"
