@@ -147,6 +147,11 @@ double step_flops(const ModelConfig& config, int64_t batch_size, int64_t seq_len
   return 3 * static_cast<double>(batch_size) * forward_flops(config, seq_len, causal).total();
 }
 
+double muon_flops_of_block(const ModelConfig& model) {
+  const int64_t d = model.d_model, of_keys = model.kv_heads() * model.head_dim();
+  return 2 * muon_flops(d, d) + 2 * muon_flops(of_keys, d) + 3 * muon_flops(model.d_ff, d);
+}
+
 std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassShape& shape) {
   const Sizes n(c, shape);
   const double stream = residual_stream_bytes(c, shape);

@@ -45,6 +45,9 @@ ForwardFlops forward_flops(const ModelConfig& config, int64_t seq_len, bool caus
 double step_flops(const ModelConfig& config, int64_t batch_size, int64_t seq_len,
                   bool causal = true);
 
+// Of one update of a block's matrices by Muon (ops/cost.h).
+double muon_flops_of_block(const ModelConfig& config);
+
 // A forward pass under autograd, as far as it decides what is kept for backward.
 struct PassShape {
   int64_t batch_size = 1;

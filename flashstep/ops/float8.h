@@ -3,7 +3,7 @@
 // All numbers of a matrix have one scale, its largest magnitude over the largest that 8 bits hold,
 // found anew each time ("per-tensor, current scaling"). Values and weights are float8_e4m3fn (3
 // bits of fraction), gradients float8_e5m2 (2 bits, and a range as float16's): Micikevicius et al.,
-// "FP8 Formats for Deep Learning" (2022). Tensor cores take both factors of a product with the
+// "FP8 Formats for Deep Learning" (2022). Tensor cores take both operands of a product with the
 // summed dimension dense, so that two of the three products of a linear layer need a transpose.
 #pragma once
 

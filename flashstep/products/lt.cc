@@ -9,6 +9,7 @@
 #include <optional>
 
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDADataType.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -36,14 +37,6 @@ void check(cublasStatus_t status, const char* what) {
 // Memory whose every element is written: at::empty would fill it in deterministic runs.
 Tensor unfilled(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::detail::empty_cuda(sizes, options);
-}
-
-cudaDataType_t type_of(at::ScalarType type) {
-  return type == at::kFloat           ? CUDA_R_32F
-         : type == at::kBFloat16      ? CUDA_R_16BF
-         : type == at::kFloat8_e4m3fn ? CUDA_R_8F_E4M3
-         : type == at::kFloat8_e5m2   ? CUDA_R_8F_E5M2
-                                      : CUDA_R_16F;
 }
 
 // A matrix as it lies in memory, by columns: a tensor with dense rows is its own transpose. Or a
@@ -89,8 +82,9 @@ using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>,
                                decltype(&cublasLtMatrixLayoutDestroy)>;
 Layout layout_of(const Matrix& m) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(m.type), static_cast<uint64_t>(m.rows),
-                                   static_cast<uint64_t>(m.columns), m.stride),
+  check(cublasLtMatrixLayoutCreate(&layout, at::cuda::ScalarTypeToCudaDataType(m.type),
+                                   static_cast<uint64_t>(m.rows), static_cast<uint64_t>(m.columns),
+                                   m.stride),
         "describing a matrix");
   Layout owned(layout, cublasLtMatrixLayoutDestroy);
   if (m.batch == 1) return owned;
@@ -348,10 +342,9 @@ void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor&
          c.defined() ? static_cast<float>(beta) : 0);
 }
 
-bool lt_takes_float8(int64_t device) {
+bool lt_takes_float8(c10::DeviceIndex device) {
   if (device >= at::cuda::device_count()) return false;
-  const cudaDeviceProp* const gpu =
-      at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
+  const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(device);
   return gpu->major * 10 + gpu->minor >= 89;
 }
 

@@ -21,7 +21,7 @@ void split_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d
                    const at::Tensor& c);
 
 // As flashstep::scaled_product.
-bool lt_takes_float8(int64_t device);
+bool lt_takes_float8(c10::DeviceIndex device);
 void lt_scaled_product(const ScaledMatrix& a, const ScaledMatrix& b, const at::Tensor& d,
                        const at::Tensor& c);
 

@@ -17,7 +17,7 @@ void lt_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&, doub
   no_cuda();
 }
 void split_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
-bool lt_takes_float8(int64_t) { return false; }
+bool lt_takes_float8(c10::DeviceIndex) { return false; }
 void lt_scaled_product(const ScaledMatrix&, const ScaledMatrix&, const Tensor&, const Tensor&) {
   no_cuda();
 }

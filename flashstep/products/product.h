@@ -26,7 +26,7 @@ void product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
 void batched_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
                      double alpha = 1, const at::Tensor& c = {}, double beta = 1);
 
-// A matrix of 8-bit floating-point numbers times one factor.
+// A matrix of 8-bit floating-point numbers, each of which means its value times one scale.
 struct ScaledMatrix {
   at::Tensor values;  // (M, K) float8_e4m3fn or float8_e5m2, dense
   at::Tensor scale;   // () float32, on the same device

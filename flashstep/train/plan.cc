@@ -67,11 +67,6 @@ struct Run {
   }
 };
 
-double muon_flops_of_block(const ModelConfig& model) {
-  const int64_t d = model.d_model, of_keys = model.kv_heads() * model.head_dim();
-  return 2 * muon_flops(d, d) + 2 * muon_flops(of_keys, d) + 3 * muon_flops(model.d_ff, d);
-}
-
 Run make_run(const Config& given, int64_t ranks, const PlanDevice& device) {
   Run run{.config = given, .ranks = ranks, .dividing = ranks, .device = device};
   Config& config = run.config;
@@ -367,7 +362,8 @@ Plan plan_run(const Config& config, int64_t ranks, const PlanDevice& device) {
   check_device(config, device.is_gpu);
   require(config.train.bf16_products == "exact" || !device.rates ||
               device.rates->products_of_8_bits > 0,
-          "[plan] expected a GPU of compute capability 8.9 or higher for train.bf16_products fp8");
+          "[plan] expected a GPU of compute capability 8.9 or higher for train.bf16_products fp8, ",
+          "got one without products of 8 bits");
   check_processes(config, ranks);
   const Run run = make_run(config, ranks, device);
   const TrainConfig& train = run.config.train;

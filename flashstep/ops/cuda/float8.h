@@ -1,4 +1,4 @@
-// Matrices of 8-bit floating-point numbers, and the factor that all numbers of one have. No torch
+// Matrices of 8-bit floating-point numbers, and the scale that all numbers of one have. No torch
 // headers here.
 #pragma once
 

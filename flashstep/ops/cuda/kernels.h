@@ -1,8 +1,8 @@
 // CUDA kernels of this room: what the tensor side calls. No torch headers here or below.
 //
 // All arithmetic is float32. A result's bits depend on shapes and values only: there are no atomics
-// and no choice by device. Every function enqueues on `stream`, allocates nothing and never waits,
-// so that it can be captured in a CUDA graph; what it returns is the launches' error.
+// but maxima, and no choice by device. Every function enqueues on `stream`, allocates nothing and
+// never waits, so that it can be captured in a CUDA graph; what it returns is the launches' error.
 #pragma once
 
 #include <cstdint>
