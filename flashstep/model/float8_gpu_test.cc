@@ -1,4 +1,8 @@
 // A Transformer whose blocks multiply 8-bit numbers, against the one in float64.
+#include <cmath>
+#include <functional>
+#include <string>
+
 #include <torch/cuda.h>
 
 #include "flashstep/error.h"
@@ -36,16 +40,19 @@ ModelConfig small_config() {
 struct Pass {
   bool in_float8 = true, short_stream = true;
   Recompute recompute = Recompute::kNone;
-  int64_t micro_batches = 1;
+  int64_t micro_batches = 1, backwards = 1;  // backwards: of each micro-batch's graph
+  // Before the first forward pass.
+  std::function<void(TransformerImpl& model)> prepare = [](TransformerImpl&) {};
 };
 
-// The loss and all gradients, one behind the other, in float64 on the CPU.
+// The loss and all gradients, one behind the other, in float64 on the CPU; NaN where none is.
 std::vector<Tensor> run(const ModelConfig& config, const Pass& pass,
                         at::ScalarType dtype = at::kFloat) {
   Transformer model(config, /*seed=*/5, at::TensorOptions(kGpu).dtype(dtype));
   model->set_float8_products(pass.in_float8);
   model->set_short_stream(pass.short_stream);
   model->set_recompute(pass.recompute);
+  pass.prepare(*model);
   Tensor loss;
   for (int64_t batch = 0; batch < pass.micro_batches; ++batch) {
     const Tensor tokens =
@@ -54,11 +61,15 @@ std::vector<Tensor> run(const ModelConfig& config, const Pass& pass,
     if (dtype == at::kFloat) autocast.emplace(at::kCUDA, at::kBFloat16);
     loss = model->loss(tokens.narrow(1, 0, 50).contiguous(), tokens.narrow(1, 1, 50).contiguous());
     autocast.reset();
-    loss.backward();
+    for (int64_t i = 0; i < pass.backwards; ++i)
+      loss.backward({}, /*retain_graph=*/i + 1 < pass.backwards);
   }
   std::vector<Tensor> gradients;
-  for (const Tensor& parameter : model->parameters())
-    gradients.push_back(parameter.grad().flatten().to(at::kDouble).cpu());
+  for (const Tensor& parameter : model->parameters()) {
+    const Tensor gradient =
+        parameter.grad().defined() ? parameter.grad() : at::full_like(parameter.detach(), NAN);
+    gradients.push_back(gradient.flatten().to(at::kDouble).cpu());
+  }
   return {loss.detach().to(at::kDouble).cpu(), at::cat(gradients)};
 }
 
@@ -93,6 +104,44 @@ TEST_F(Float8Model, MicroBatchesAddUp) {
   const ModelConfig config = small_config();
   const auto one = run(config, {}), three = run(config, {.micro_batches = 3});
   EXPECT_LT(error_of(three[1], 3 * one[1]), 4e-3);  // one's matrices are rounded to bfloat16
+}
+
+TEST_F(Float8Model, AGraphThatIsKeptIsGoneThroughAgain) {
+  const ModelConfig config = small_config();
+  const auto one = run(config, {}), two = run(config, {.backwards = 2});
+  EXPECT_LT(error_of(two[1], 2 * one[1]), 4e-3);
+}
+
+// Some of the weights that are multiplied together, and some alone.
+TEST_F(Float8Model, FrozenWeightsChangeNoOthersGradients) {
+  const ModelConfig config = small_config();
+  const auto freeze = [](TransformerImpl& model) {
+    for (auto& item : model.named_parameters()) {
+      const std::string& name = item.key();
+      if (name.find("q_proj") != name.npos || name.find("w1") != name.npos ||
+          name.find("layers.1") != name.npos)
+        item.value().requires_grad_(false);
+    }
+  };
+  const auto whole = run(config, {.short_stream = false});
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kInner}) {
+    const auto part =
+        run(config, {.short_stream = false, .recompute = recompute, .prepare = freeze});
+    const Tensor has = part[1].isfinite();
+    EXPECT_LT(has.sum().item<int64_t>(), has.numel());
+    EXPECT_LT(error_of(part[1].masked_select(has), whole[1].masked_select(has)), 4e-3);
+  }
+}
+
+// A hook behind autograd's addition sees what a step is to take.
+TEST_F(Float8Model, HooksSeeTheGradient) {
+  const ModelConfig config = small_config();
+  const auto halves = [](TransformerImpl& model) {
+    for (Tensor& parameter : model.parameters())
+      parameter.register_hook([](const Tensor& gradient) { return gradient * 0.5; });
+  };
+  const auto one = run(config, {}), half = run(config, {.prepare = halves});
+  EXPECT_LT(error_of(half[1], 0.5 * one[1]), 4e-3);
 }
 
 TEST_F(Float8Model, OtherWidthsAreRefused) {

@@ -79,14 +79,38 @@ TEST(GpuRecordedRanks, MatricesOfMuonAreDividedInReplays) {
   });
 }
 
-RecordedCase fully_sharded(Precision precision) {
+RecordedCase fully_sharded(Precision precision, bool in_float8 = false) {
   RecordedCase c = division("bucketed", "all", "full");
   c.precision = precision;
-  c.prepare = [precision](TransformerImpl& model) {
+  c.prepare = [precision, in_float8](TransformerImpl& model) {
     model.set_short_stream(precision == Precision::kBFloat16);
+    model.set_float8_products(in_float8);
     if (precision == Precision::kBFloat16) keep_gradients_in(at::kBFloat16, model.parameters());
   };
   return c;
+}
+
+TEST(GpuRecordedRanks, ProductsOfFloat8AreReplayed) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    if (!has_float8_products(device)) return;
+    for (const char* shards : {"none", "flat", "full"}) {
+      for (const int64_t accumulation : {1, 3}) {
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kInner, Recompute::kBlock}) {
+          SCOPED_TRACE(str(shards, " ", accumulation, " ", static_cast<int>(recompute)));
+          RecordedCase c = fully_sharded(Precision::kBFloat16, /*in_float8=*/true);
+          c.parallel.shard_optimizer = shards;
+          c.accumulation_steps = accumulation;
+          c.prepare = [&, prepare = c.prepare](TransformerImpl& model) {
+            if (accumulation == 1) prepare(model);
+            model.set_float8_products(true);
+            model.set_recompute(recompute, 1);
+          };
+          expect_recorded_as_launched(c, device, &group);
+        }
+      }
+    }
+  });
 }
 
 TEST(GpuRecordedRanks, FullyShardedParametersTravelInReplays) {
@@ -148,14 +172,19 @@ TEST(GpuRecordedRanks, TheNormThatComesAlongIsThatOfAPass) {
 TEST(GpuRecordedRanks, FullShardingHasTheBitsOfDataParallelism) {
   FLASHSTEP_NEED_GPUS(2);
   on_ranks([](Group& group, at::Device device) {
-    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
-      SCOPED_TRACE(static_cast<int>(precision));
-      RecordedCase c = fully_sharded(precision);
+    const auto expect_same = [&](RecordedCase c) {
       c.max_norm = 0;
       const RecordedRun full = train_recorded(c, GraphMode::kOn, device, &group);
       c.parallel.shard_optimizer = "none";
       expect_same_weights(full, train_recorded(c, GraphMode::kOn, device, &group));
+    };
+    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+      SCOPED_TRACE(static_cast<int>(precision));
+      expect_same(fully_sharded(precision));
     }
+    SCOPED_TRACE("fp8");
+    if (has_float8_products(device))
+      expect_same(fully_sharded(Precision::kBFloat16, /*in_float8=*/true));
   });
 }
 
