@@ -56,13 +56,17 @@ class Training(nn.Module):
         self.to_empty(device=device)
         for parameter in self.parameters():
             nn.init.normal_(parameter, 0.0 if parameter.dim() > 1 else 1.0, 0.02)
+        if settings.precision == "bf16-fp8":
+            flashstep.nn.set_float8_products(self.net.layers)
+        if settings.compile:
+            self.compile()
 
     def forward(self, tokens, targets):
         return self.net.loss(tokens, targets)
 
 
 def wrapped(implementation, module, settings, device):
-    low = torch.bfloat16 if settings.precision == "bf16" else None
+    low = None if settings.precision == "fp32" else torch.bfloat16
     if implementation == "flashstep":
         return flashstep.DistributedDataParallel(module)
     if implementation == "flashstep copies":
@@ -110,7 +114,7 @@ def measure(implementation, settings, device):
     inputs, targets = (
         torch.randint(settings.vocab, (settings.batch, settings.context), device=device) for _ in range(2)
     )
-    casts = settings.precision == "bf16" and "sharded" not in implementation
+    casts = settings.precision != "fp32" and "sharded" not in implementation
 
     def step():
         optimizer.zero_grad()
@@ -176,11 +180,12 @@ def main():
     parser.add_argument("--batch", type=int, default=4, help="rows of a rank")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--vocab", type=int, default=10_000)
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="bf16: autocast")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "bf16-fp8"), default="bf16", help="bf16: autocast; bf16-fp8: products of blocks in 8 bits")
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, default=list(IMPLEMENTATIONS))
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not timed")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--compile", action="store_true", help="by torch.compile, inside the wrappers")
     parser.add_argument("--graph", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--out", help="a file for the numbers (JSON)")

@@ -9,6 +9,7 @@ TORCH_LIBRARY(flashstep, library) {
   flashstep::bindings::register_attention(library);
   flashstep::bindings::register_layer_operators(library);
   flashstep::bindings::register_loss_operators(library);
+  flashstep::bindings::register_float8_operators(library);
   flashstep::bindings::register_training(library);
   flashstep::bindings::register_group(library);
   flashstep::bindings::register_data_parallel(library);

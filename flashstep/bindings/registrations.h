@@ -7,6 +7,7 @@ namespace flashstep::bindings {
 
 void register_attention(torch::Library& library);          // attention
 void register_layer_operators(torch::Library& library);    // rms_norm, swiglu, rope
+void register_float8_operators(torch::Library& library);   // float8_linear
 void register_loss_operators(torch::Library& library);     // products and the loss
 void register_training(torch::Library& library);           // norms, AdamW, rates, initialization
 void register_group(torch::Library& library);              // Group

@@ -36,12 +36,9 @@ class Float8Linear : public torch::autograd::Function<Float8Linear> {
     const Tensor rows = x_any.to(at::kBFloat16).reshape({-1, x_any.size(-1)});
     const Tensor weight = weight_any.is_leaf() ? compute_copy(weight_any, at::kBFloat16)
                                                : weight_any.to(at::kBFloat16);
-    const Float8Matrix x = rounded(rows, at::kFloat8_e4m3fn,
-                                   layout_of(true, has_backward && weight_any.requires_grad()));
-    const Float8Matrix w = rounded(weight, at::kFloat8_e4m3fn, Float8Layout::kRows);
-    const Tensor y = at::empty({rows.size(0), weight.size(0)}, rows.options());
-    scaled_product(x.by_rows(), w.by_rows(), y);
-    context->save_for_backward({x.columns, x.scale, weight, w.scale});
+    const auto [y, columns, scale, weight_scale] =
+        internal::float8_linear_forward(rows, weight, has_backward && weight_any.requires_grad());
+    context->save_for_backward({columns, scale, weight, weight_scale});
     context->saved_data["sizes"] = x_any.sizes().vec();
     context->saved_data["dtype"] = static_cast<int64_t>(x_any.scalar_type());
     context->saved_data["gradient"] = static_cast<int64_t>(internal::gradient_dtype(weight_any));
@@ -56,40 +53,24 @@ class Float8Linear : public torch::autograd::Function<Float8Linear> {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = context->get_saved_variables();
     const Tensor& weight = saved[2];
-    const int64_t out = weight.size(0), width = weight.size(1);
-    const bool wants_x = context->needs_input_grad(0), wants_weight = context->needs_input_grad(1);
-    const Tensor rows = gradients[0].reshape({-1, out});
-    const Float8Matrix dy = rounded(rows, at::kFloat8_e5m2, layout_of(wants_x, wants_weight));
-    Tensor dx;
-    if (wants_x) {
-      dx = at::empty({rows.size(0), width}, rows.options());
-      scaled_product(
-          dy.by_rows(),
-          internal::to_float8_again(weight, at::kFloat8_e4m3fn, Float8Layout::kColumns, saved[3])
-              .by_columns(),
-          dx);
-      const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
-      dx = dx.view(context->saved_data["sizes"].toIntVector()).to(dtype);
-    }
-    Tensor dweight;
-    if (wants_weight) dweight = weight_gradient(context, dy, {saved[0], saved[1]}, {out, width});
-    return {dx, dweight, Tensor()};
-  }
-
- private:
-  static Tensor weight_gradient(AutogradContext* context, const Float8Matrix& dy,
-                                const ScaledMatrix& x, at::IntArrayRef sizes) {
-    const Tensor leaf = internal::weight_to_add_to(context);
-    if (leaf.defined() && takes_scaled_product(leaf.grad())) {
-      const Tensor sum = internal::take_gradient(leaf);
-      scaled_product(dy.by_columns(), x, sum, sum);
-      return sum;
-    }
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["gradient"].toInt());
-    const auto made = dtype == at::kFloat ? at::kFloat : at::kBFloat16;
-    const Tensor dweight = at::empty(sizes, dy.scale.options().dtype(made));
-    scaled_product(dy.by_columns(), x, dweight);
-    return dweight.to(dtype);
+    Tensor dweight;
+    bool adds = false;
+    if (context->needs_input_grad(1)) {
+      const Tensor leaf = internal::weight_to_add_to(context);
+      adds = leaf.defined() && takes_scaled_product(leaf.grad());
+      const auto made = dtype == at::kFloat ? at::kFloat : at::kBFloat16;
+      dweight = adds ? internal::take_gradient(leaf)
+                     : at::empty(weight.sizes(), weight.options().dtype(made));
+    }
+    Tensor dx = internal::float8_linear_backward(gradients[0].reshape({-1, weight.size(0)}),
+                                                 {saved[0], saved[1]}, weight, saved[3],
+                                                 context->needs_input_grad(0), dweight, adds);
+    if (dx.defined()) {
+      dx = dx.view(context->saved_data["sizes"].toIntVector())
+               .to(static_cast<at::ScalarType>(context->saved_data["dtype"].toInt()));
+    }
+    return {dx, dweight.defined() && !adds ? dweight.to(dtype) : dweight, Tensor()};
   }
 };
 
@@ -98,11 +79,20 @@ class Float8Linear : public torch::autograd::Function<Float8Linear> {
 bool has_float8_products(const at::Device& device) { return has_scaled_products(device); }
 
 Tensor float8_linear(const Tensor& x, const Tensor& weight) {
-  require(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
-              weight.size(0) % 16 == 0 && weight.size(1) % 16 == 0 && weight.numel() > 0,
+  internal::check_float8_linear(x, weight);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return Float8Linear::apply(x, weight, at::GradMode::is_enabled());
+}
+
+namespace internal {
+
+void check_float8_linear(const Tensor& x, const Tensor& weight) {
+  require(x.dim() >= 1 && weight.dim() == 2 && x.sym_size(-1) == weight.sym_size(1) &&
+              weight.sym_size(0) % 16 == 0 && weight.sym_size(1) % 16 == 0 &&
+              weight.sym_numel() > 0,
           "[float8_linear] expected x (..., C) and weight (R, C), C and R multiples of 16, got ",
-          x.sizes(), " and ", weight.sizes());
-  const auto dtype = internal::dtype_under_autocast(x);
+          x.sym_sizes(), " and ", weight.sym_sizes());
+  const auto dtype = dtype_under_autocast(x);
   const auto fits = [](const Tensor& tensor) {
     return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kFloat;
   };
@@ -114,9 +104,45 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight) {
           "[float8_linear] expected x and weight on one GPU of compute capability 8.9 or higher, "
           "got ",
           x.device(), " and ", weight.device());
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  if (x.numel() == 0) return at::linear(x.to(at::kBFloat16), weight.to(at::kBFloat16));
-  return Float8Linear::apply(x, weight, at::GradMode::is_enabled());
 }
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> float8_linear_forward(const Tensor& rows,
+                                                                 const Tensor& weight,
+                                                                 bool wants_weight) {
+  const Tensor y = at::empty({rows.size(0), weight.size(0)}, rows.options());
+  if (rows.size(0) == 0) {
+    const auto wide = rows.options().dtype(at::kFloat);
+    return {y, at::empty({rows.size(1), 0}, rows.options().dtype(at::kFloat8_e4m3fn)),
+            at::ones({}, wide), at::ones({}, wide)};
+  }
+  const Float8Matrix x = rounded(rows, at::kFloat8_e4m3fn, layout_of(true, wants_weight));
+  const Float8Matrix w = rounded(weight, at::kFloat8_e4m3fn, Float8Layout::kRows);
+  scaled_product(x.by_rows(), w.by_rows(), y);
+  return {y, x.columns, x.scale, w.scale};
+}
+
+Tensor float8_linear_backward(const Tensor& dy_any, const ScaledMatrix& x_columns,
+                              const Tensor& weight, const Tensor& weight_scale, bool wants_x,
+                              const Tensor& dweight, bool adds) {
+  const int64_t rows = dy_any.size(0);
+  Tensor dx;
+  if (wants_x) dx = at::empty({rows, weight.size(1)}, dy_any.options());
+  if (rows == 0) {
+    if (dweight.defined() && !adds) dweight.zero_();
+    return dx;
+  }
+  const Float8Matrix dy = rounded(dy_any, at::kFloat8_e5m2, layout_of(wants_x, dweight.defined()));
+  if (wants_x) {
+    scaled_product(dy.by_rows(),
+                   to_float8_again(weight, at::kFloat8_e4m3fn, Float8Layout::kColumns, weight_scale)
+                       .by_columns(),
+                   dx);
+  }
+  if (dweight.defined())
+    scaled_product(dy.by_columns(), x_columns, dweight, adds ? dweight : Tensor());
+  return dx;
+}
+
+}  // namespace internal
 
 }  // namespace flashstep

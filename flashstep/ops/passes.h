@@ -7,6 +7,8 @@
 
 #include <torch/types.h>
 
+#include "flashstep/products/product.h"
+
 namespace flashstep::internal {
 
 // Whether the vector or GPU kernels take x.
@@ -52,5 +54,17 @@ bool has_linear_cross_entropy_pass(const at::Tensor& x, const at::Tensor& weight
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(
     const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, at::ScalarType dtype,
     bool wants_x, bool wants_weight);
+
+// UserError for what float8_linear() does not take. Looks at no numbers.
+void check_float8_linear(const at::Tensor& x, const at::Tensor& weight);
+// Of rows (T, C) and weight (R, C) bfloat16: y (T, R), and what backward needs: rows' columns in 8
+// bits (undefined unless wants_weight), their scale, the weight's.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> float8_linear_forward(
+    const at::Tensor& rows, const at::Tensor& weight, bool wants_weight);
+// dx (undefined unless wants_x). dweight: where the weight's gradient goes, bfloat16 or float32,
+// added to what is there where `adds`; undefined: not wanted.
+at::Tensor float8_linear_backward(const at::Tensor& dy, const ScaledMatrix& x_columns,
+                                  const at::Tensor& weight, const at::Tensor& weight_scale,
+                                  bool wants_x, const at::Tensor& dweight, bool adds = false);
 
 }  // namespace flashstep::internal

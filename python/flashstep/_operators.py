@@ -20,6 +20,7 @@ _rms_norm = operators.rms_norm.default
 _rope = operators.rope.default
 _swiglu = operators.swiglu.default
 _cross_entropy = operators.cross_entropy.default
+_float8_linear = operators.float8_linear.default
 _linear_cross_entropy = operators.linear_cross_entropy.default
 
 
@@ -168,6 +169,17 @@ def rope(x: Tensor, positions: Tensor | None = None, *, theta: float = 10000.0) 
 def swiglu(a: Tensor, b: Tensor) -> Tensor:
     """silu(a) * b, element by element; a and b of one shape and dtype."""
     return _swiglu(a, b)
+
+
+def float8_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight^T for layers in training. Its product and those of its gradients are of 8-bit numbers: x and weight
+    are rounded to float8_e4m3fn, gradients to float8_e5m2, each tensor times one scale found in the call.
+
+    x (..., C) bfloat16, or float32 under autocast in bfloat16; weight (R, C) bfloat16 or float32; C and R multiples
+    of 16; on a GPU of compute capability 8.9 or higher. Returns (..., R) bfloat16. An element is some 4 % off, a
+    gradient's 6 %. ValueError for others.
+    """
+    return _float8_linear(x, weight)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import operators
-from ._operators import attention, document_spans, linear_cross_entropy, rms_norm, rope, swiglu
+from ._operators import attention, document_spans, float8_linear, linear_cross_entropy, rms_norm, rope, swiglu
 
 _linear = operators.linear.default
 _embedding = operators.embedding.default
@@ -17,7 +17,9 @@ TRUNCATION = 3.0  # standard deviations beyond which nothing is drawn
 
 
 class Linear(nn.Module):
-    """x (..., in_features) -> x weight^T (..., out_features)."""
+    """x (..., in_features) -> x weight^T (..., out_features); float8: by flashstep.float8_linear."""
+
+    float8 = False
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -25,7 +27,7 @@ class Linear(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _linear(x, self.weight)
+        return float8_linear(x, self.weight) if self.float8 else _linear(x, self.weight)
 
 
 class Embedding(nn.Module):
@@ -191,6 +193,14 @@ class TransformerLM(nn.Module):
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of forward(tokens) and targets (B, N), in nats."""
         return linear_cross_entropy(self.hidden(tokens), self.lm_head.weight, targets)
+
+
+def set_float8_products(module: nn.Module, enabled: bool = True) -> None:
+    """Whether the Linear layers in `module` multiply 8-bit numbers (flashstep.float8_linear). A model's head stays out:
+    set_float8_products(model.layers)."""
+    for child in module.modules():
+        if isinstance(child, Linear):
+            child.float8 = enabled
 
 
 def initialize(module: nn.Module, seed: int | None = None) -> None:
