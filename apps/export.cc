@@ -13,6 +13,7 @@
 #include "flashstep/base/places.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
+#include "flashstep/detail/safetensors_format.h"
 #include "flashstep/error.h"
 #include "flashstep/train/llama_format.h"
 #include "flashstep/train/run_directory.h"
@@ -26,6 +27,18 @@ namespace fs = std::filesystem;
 
 at::ScalarType dtype_by_name(const std::string& name) {
   return name == "fp32" ? at::kFloat : name == "bf16" ? at::kBFloat16 : at::kHalf;
+}
+
+std::string torch_name(at::ScalarType type) {
+  for (const auto& [known, name] : {std::pair{at::kFloat, "float32"},
+                                    {at::kBFloat16, "bfloat16"},
+                                    {at::kHalf, "float16"},
+                                    {at::kDouble, "float64"}})
+    if (type == known) return name;
+  throw UserError(
+      flashstep::str("[export] expected weights of float32, bfloat16, float16 or float64, or "
+                     "--dtype, got ",
+                     type));
 }
 
 // Writes them in `dtype`, empty: as they are, and says what became of them.
@@ -64,7 +77,9 @@ void export_file(const std::string& from, const std::string& out, const std::str
   };
   TensorFiles files = open_weights(from, warn);
   for (const fs::path& path : files.paths) require_other_file(path, out);
-  require_same_kind(out, "{", 8, "a .safetensors file");  // behind the header's length
+  require_same_kind(out, "a .safetensors file", [&](std::string_view bytes) {
+    static_cast<void>(parse_safetensors_header(bytes, out));
+  });
   write_weights(std::move(files.tensors), out, dtype);
 }
 
@@ -84,9 +99,7 @@ void export_llama(const std::string& run, const std::string& directory, const st
                  "of which transformers does not know: give it one at a time\n");
   StoredTensors weights = llama_tensors(std::move(stored.model.tensors), model);
   const auto type = dtype.empty() ? weights.front().form.scalar_type() : dtype_by_name(dtype);
-  const std::string name = type == at::kFloat      ? "float32"
-                           : type == at::kBFloat16 ? "bfloat16"
-                                                   : "float16";
+  const std::string name = torch_name(type);
   const bool was_there = fs::exists(out);
   make_directories(out);
   try {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/train/trained_model.h"
 
@@ -70,11 +71,15 @@ void add_generate(CLI::App& app) {
     TrainedModel trained = load_run(arguments->run, arguments->device);
     const std::string prompt =
         arguments->prompt == "-" ? standard_input() : std::move(arguments->prompt);
+    const SignalGuard guard;
     const std::string text =
         write_sample(trained.model, trained.tokenizer, prompt, arguments->sampling,
-                     trained.config.text.document_end, arguments->stops);
+                     trained.config.text.document_end, arguments->stops,
+                     [] { return SignalGuard::received() == 0; });
     const std::string shown = shown_on(stdout, text) + "\n";
     std::fwrite(shown.data(), 1, shown.size(), stdout);  // what the model wrote may have zero bytes
+    std::fflush(stdout);
+    check_interrupted("[generate] interrupted; what was written so far is printed");
   });
 }
 

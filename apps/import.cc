@@ -97,6 +97,13 @@ void import_model(const std::string& directory, std::string to) {
     std::fprintf(stderr,
                  "[import] NOTE: its eos_token_id is no special token: to train on, set "
                  "text.document_end\n");
+  if (from.tie_was_undone)
+    std::fprintf(stderr,
+                 "[import] NOTE: tie_word_embeddings is true, but lm_head.weight differs from the "
+                 "embedding: both are kept, as transformers do\n");
+  for (const std::string& end : from.other_ends)
+    std::fprintf(stderr, "[import] NOTE: its texts may end with %s, too: generate --stop '%s'\n",
+                 shown_on(stderr, end).c_str(), shown_on(stderr, end).c_str());
   if (const std::string bos = from.tokenizer.bos_token(); !bos.empty())
     std::fprintf(stderr,
                  "[import] NOTE: its texts begin with %s: write it into prompts, and before the "

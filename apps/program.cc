@@ -86,7 +86,7 @@ int run(int argc, char** argv) {
     argv = words.data();
   }
   try {
-    app.parse(argc, argv);
+    app.parse(words_to_parse(argc, argv));
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {

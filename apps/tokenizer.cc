@@ -1,6 +1,7 @@
 // flashstep tokenizer train | encode | decode
 #include "flashstep/tokenizer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -44,6 +45,21 @@ struct TokenizerTrainArguments {
   std::string pattern = name_of(BpeOptions().pattern), out;
 };
 
+// What is there already is a tokenizer, and not that of a model beside it.
+void require_tokenizer_to_replace(const fs::path& out) {
+  const bool is_new = std::ranges::none_of(
+      kTokenizerFiles, [&](const char* name) { return fs::exists(out / name); });
+  if (is_new) return;
+  require(!fs::exists(out / "config.json"), "expected a folder without a tokenizer, got ", out,
+          ", whose tokenizer belongs to the model of its config.json");
+  try {
+    Tokenizer::load(out);
+  } catch (const UserError& error) {
+    throw UserError(str("expected a folder without a tokenizer, or with one to replace, got ", out,
+                        ": ", error.what()));
+  }
+}
+
 void run_train(TokenizerTrainArguments arguments) {
   require_place_for_directory(arguments.out);
   for (const char* name : kTokenizerFiles) require_no_file_of_run(arguments.out / fs::path(name));
@@ -51,6 +67,7 @@ void run_train(TokenizerTrainArguments arguments) {
     for (const char* name : kTokenizerFiles)
       require_other_file(text, arguments.out / fs::path(name));
   }
+  require_tokenizer_to_replace(arguments.out);
   arguments.options.pattern = word_pattern_by_name(arguments.pattern);
   const SignalGuard guard;
   ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
@@ -85,8 +102,7 @@ void add_train_command(CLI::App& tokenizer) {
   command
       ->add_option("--special-token", arguments->options.special_tokens,
                    "Text that is always one token, such as \"<|endoftext|>\" (may be repeated)")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   command
       ->add_option(
           "--pattern", arguments->pattern,
@@ -115,7 +131,8 @@ void run_encode(EncodeArguments arguments) {
   require_no_file_of_run(arguments.out);
   for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
-  require_same_kind(arguments.out, "\x93NUMPY", 0, "a token file (.npy)");
+  require_same_kind(arguments.out, "a token file (.npy)",
+                    [&](std::string_view bytes) { TokenView(bytes, arguments.out); });
   const auto tokenizer = Tokenizer::load(arguments.tokenizer);
   if (const std::string note = note_of_missing_bytes(tokenizer); !note.empty())
     std::fprintf(stderr, "%s\n", note.c_str());

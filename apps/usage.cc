@@ -67,27 +67,37 @@ std::string not_in_range(const std::string& given, const char* range) {
 
 constexpr const char* kOf64Bits = "of whole numbers of 64 bits";
 
+// "010" is ten, as scripts that count with zeros in front mean it, and not octal.
+void forget_leading_zeros(std::string& given) {
+  const size_t begin = given.starts_with('-') || given.starts_with('+') ? 1 : 0;
+  if (given.find_first_not_of("0123456789", begin) != std::string::npos) return;
+  const size_t first = std::min(given.find_first_not_of('0', begin), given.size() - 1);
+  if (first > begin && given.size() > begin + 1) given.erase(begin, first - begin);
+}
+
 // What is no number at all is left to the parser.
-std::string refuse_beyond_signed(const std::string& given) {
+std::string refuse_beyond_signed(std::string& given) {
+  forget_leading_zeros(given);
   errno = 0;
   std::strtoll(given.c_str(), nullptr, 0);
   return errno == ERANGE ? not_in_range(given, kOf64Bits) : "";
 }
 
-std::string refuse_beyond_unsigned(const std::string& given) {
+std::string refuse_beyond_unsigned(std::string& given) {
+  forget_leading_zeros(given);
   errno = 0;
   std::strtoull(given.c_str(), nullptr, 0);
   if (given.starts_with('-')) return not_in_range(given, "from 0 on");
   return errno == ERANGE ? not_in_range(given, kOf64Bits) : "";
 }
 
-std::string refuse_infinite(const std::string& given) {
+std::string refuse_infinite(std::string& given) {
   return std::isfinite(std::strtod(given.c_str(), nullptr)) ? ""
                                                             : not_in_range(given, "of numbers");
 }
 
 // "" where a path or a name belongs is a script's variable that was not set.
-std::string refuse_empty(const std::string& given) { return given.empty() ? "value missing" : ""; }
+std::string refuse_empty(std::string& given) { return given.empty() ? "value missing" : ""; }
 
 // Options for which it means something say so in their help.
 bool takes_empty_text(const CLI::Option& option) {
@@ -159,9 +169,16 @@ bool has_unknown_option(const CLI::App& app) {
   return std::any_of(extras.begin(), extras.end(), is_option);
 }
 
+constexpr char kHidingBracket = '\x1f';
+
+void show_bracket(std::string& word) {
+  if (word.ends_with(kHidingBracket)) word.pop_back();
+}
+
 std::string unexpected_argument(const CLI::App& command, const CLI::App& app) {
   std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   std::erase(extras, "--");  // by itself: what should follow it is what is missing
+  std::ranges::for_each(extras, show_bracket);
   if (extras.empty()) return "";
   // The words of an unknown option's value come along: the option is what is to be named.
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
@@ -202,8 +219,16 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
 
 }  // namespace
 
+std::vector<std::string> words_to_parse(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (std::string& word : words)
+    if (word.ends_with(']')) word += kHidingBracket;
+  std::ranges::reverse(words);
+  return words;
+}
+
 void refuse_impossible_values(CLI::App& app) {
-  const auto first = [](CLI::Option* option, std::string (*refuse)(const std::string&)) {
+  const auto first = [](CLI::Option* option, std::string (*refuse)(std::string&)) {
     option->transform(CLI::Validator([refuse](std::string& given) { return refuse(given); }, ""));
   };
   for (CLI::Option* option : app.get_options()) {
@@ -212,6 +237,12 @@ void refuse_impossible_values(CLI::App& app) {
     if (type.starts_with("UINT")) first(option, refuse_beyond_unsigned);
     if (type.starts_with("FLOAT")) first(option, refuse_infinite);
     if (type.starts_with("TEXT") && !takes_empty_text(*option)) first(option, refuse_empty);
+    if (option->get_items_expected_max() > 0) {
+      first(option, [](std::string& given) {
+        show_bracket(given);
+        return std::string();
+      });
+    }
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) refuse_impossible_values(*command);
 }

@@ -37,6 +37,9 @@ struct Vocabulary {
   // The special token that Hugging Face's tokenizers put before each text. encode() does not: where
   // it is wanted, the text has it.
   std::optional<uint32_t> bos_id;
+  // Of special_ids those that Hugging Face's tokenizers do not call "special": their decoders show
+  // them whatever they skip. Ascending.
+  std::vector<uint32_t> shown_ids;
 
   bool operator==(const Vocabulary&) const = default;
 };

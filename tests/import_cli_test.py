@@ -94,6 +94,42 @@ class ImportCommand(TrainCommandTest):
         self.assertNotEqual(self.succeeds("eval", "run", "../stories.txt"),
                             self.succeeds("eval", "../whole", "../stories.txt"))
 
+    def test_a_head_of_its_own(self):
+        """Where both are there and differ, transformers ties nothing, whatever the config says."""
+        config = json.loads(Path("llama/config.json").read_text())
+        self.assertFalse(config["tie_word_embeddings"])
+        Path("llama/config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+        said = flashstep("import", "llama", "--run", "run")
+        self.assertIn("NOTE: tie_word_embeddings is true, but lm_head.weight differs", said.stderr)
+        self.assertEqual(self.succeeds("eval", "run", "../stories.txt"),
+                         self.succeeds("eval", "../whole", "../stories.txt"))
+        entries = entries_of("llama/model.safetensors")
+        entries["lm_head.weight"] = entries["model.embed_tokens.weight"]
+        safetensors("llama/model.safetensors", entries)
+        self.assertNotIn("lm_head", flashstep("import", "llama", "--run", "tied").stderr)
+        self.assertTrue(json.loads(Path("tied/config.json").read_text())["model"]["tie_embeddings"])
+
+    def test_what_tokens_are(self):
+        """Several ends of a text, and tokens that are added but not special, come and go."""
+        tokenizer = json.loads(Path("llama/tokenizer.json").read_text())
+        end, model = tokenizer["added_tokens"][0], tokenizer["model"]
+        ids = []
+        for _ in range(2):  # in place of what the last merges make
+            left, right = model["merges"].pop()
+            ids.append(model["vocab"].pop(left + right))
+        shown = {**end, "id": ids[1], "content": "<tool>", "special": False}
+        turn = {**end, "id": ids[0], "content": "<turn>"}
+        tokenizer["added_tokens"] += [shown, turn]
+        Path("llama/tokenizer.json").write_text(json.dumps(tokenizer))
+        config = json.loads(Path("llama/config.json").read_text())
+        Path("llama/config.json").write_text(json.dumps({**config, "eos_token_id": [end["id"], turn["id"]]}))
+        said = flashstep("import", "llama", "--run", "run")
+        self.assertIn("NOTE: its texts may end with <turn>, too: generate --stop '<turn>'", said.stderr)
+        self.succeeds("export", "run", "--format", "llama", "--out", "again")
+        again = json.loads(Path("again/tokenizer.json").read_text())["added_tokens"]
+        self.assertEqual({token["content"]: token["special"] for token in again},
+                         {end["content"]: True, "<tool>": False, "<turn>": True})
+
     def test_files_in_parts_and_short_numbers(self):
         self.succeeds("export", "../whole", "--format", "llama", "--out", "short", "--dtype", "bf16")
         whole = entries_of("short/model.safetensors")

@@ -54,6 +54,9 @@ torch.distributed.destroy_process_group()
 run = launch("-n", "1", "--no-label", "--", "/bin/sh", "-c", 'echo "$# ${#1}"', "sh", "", "b")
 expect(run.stdout == "2 0\n", "an empty word of the program's to stay one", run)
 
+run = launch("-n", "1", "--no-label", "--", "/bin/echo", "[0.9,0.95]", "[]", "[[x]", "--a=[b]")
+expect(run.stdout == "[0.9,0.95] [] [[x] --a=[b]\n", "words in brackets to stay as they are", run)
+
 run = launch("-n", "2", "--", "example_data_parallel")
 expect(run.returncode == 2 and "(./example_data_parallel)" in run.stderr, "how to write a program", run)
 

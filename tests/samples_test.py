@@ -2,9 +2,11 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -55,6 +57,24 @@ class SamplesTest(unittest.TestCase):
         end = endless.index("e ", len("the cat"))  # the prompt's own is none
         self.assertEqual(self.generate("run"), endless[:end])
         self.assertEqual(self.generate("endless", "--stop", "e "), endless[:end])
+
+    def test_what_was_written_until_ctrl_c_is_printed(self):
+        endless = self.generate("endless")
+        for seconds in (3, 10, 40):  # until the weights are read, and something is written
+            process = subprocess.Popen([PROGRAM, "generate", "endless", "--prompt", "the cat", "--max-tokens", "1000000",
+                                        "--temperature", "0.5"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            time.sleep(seconds)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, err)
+            if out:
+                break
+        self.assertEqual(out[:len(endless)], endless[:len(out) - 1])
+        self.assertIn("what was written so far is printed", err)
+
+    def test_a_long_prompt_has_a_note(self):
+        result = flashstep("generate", "endless", "--prompt", "the cat " * 40, "--max-tokens", 3)
+        self.assertIn("NOTE: of the prompt's 320 tokens the model sees the last ", result.stderr)
 
     def test_the_first_of_several_ends_it(self):
         endless = self.generate("endless")

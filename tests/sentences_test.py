@@ -117,6 +117,30 @@ class SentencesTest(unittest.TestCase):
         self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file")
         self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file/below")
 
+    def test_what_a_tokenizer_does_not_replace(self):
+        Path("text").write_text("a text of some words, some of them twice\n")
+        train = ["tokenizer", "train", "text", "--vocab-size", "0260", "--out"]
+        special = ["--special-token", "[INST]", "--special-token", "[a,b]"]
+        for _ in range(2):  # it replaces its own
+            self.assertEqual(flashstep(*train, "made", *special).returncode, 0)
+        tokens = json.loads(Path("made/tokenizer.json").read_text())["added_tokens"]
+        self.assertEqual([token["content"] for token in tokens], ["[INST]", "[a,b]"])
+        Path("made/config.json").write_text("{}")
+        self.says(2, ["the model of its config.json"], *train, "made")
+        os.mkdir("another")
+        Path("another/tokenizer.json").write_text("{}")
+        self.says(2, ["with one to replace", "another"], *train, "another")
+        self.assertEqual(Path("another/tokenizer.json").read_text(), "{}")
+        os.rename("text", "[x]")
+        self.says(2, ['got "[y]"'], *train, "one", "[x]", "--pattern", "[y]")
+        encode = ["tokenizer", "encode", "[x]", "--tokenizer", "made", "--out"]
+        self.assertEqual(flashstep(*encode, "ids.npy").returncode, 0)
+        self.assertEqual(flashstep(*encode, "ids.npy").returncode, 0)
+        os.chmod("ids.npy", 0o444)
+        self.says(2, ["ids.npy", "read-only"], *encode, "ids.npy")
+        Path("other.npy").write_bytes(Path("ids.npy").read_bytes().replace(b"<u2", b"<f2"))
+        self.says(2, ["a token file (.npy) to replace", "another kind of file"], *encode, "other.npy")
+
     def test_tokens_are_read_by_the_tokenizer_that_made_them(self):
         self.done("train", "config.json", "--run", "run")
         self.done("tokenizer", "train", "text.txt", "--vocab-size", "257", "--out", "other")

@@ -19,6 +19,12 @@ void require_place_for_file(const std::filesystem::path& path) {
   require(!std::filesystem::exists(there) || std::filesystem::is_regular_file(there),
           "expected the name of a file to write, got ",
           std::filesystem::is_directory(there) ? "the directory " : "the device ", path);
+  constexpr auto kWrite = std::filesystem::perms::owner_write |
+                          std::filesystem::perms::group_write |
+                          std::filesystem::perms::others_write;
+  require(!std::filesystem::exists(there) ||
+              (there.permissions() & kWrite) != std::filesystem::perms::none,
+          "expected the name of a file to write, got ", path, ", which is read-only");
   require(std::filesystem::is_directory(folder, error), "expected to write ", path,
           " into a directory, but there is no ", folder);
 }
@@ -45,13 +51,17 @@ void require_other_file(const std::filesystem::path& input, const std::filesyste
           "expected to write another file than ", input, ", which is read");
 }
 
-void require_same_kind(const std::filesystem::path& output, std::string_view bytes, size_t at,
-                       const char* kind) {
+void require_same_kind(const std::filesystem::path& output, const char* kind,
+                       const std::function<void(std::string_view bytes)>& read) {
   if (!std::filesystem::is_regular_file(output)) return;
   const MappedFile there(output);
-  require(there.size_bytes() == 0 ||
-              (there.size_bytes() > at && there.bytes().substr(at).starts_with(bytes)),
-          "expected a new file, or ", kind, " to replace, got ", output, ", another kind of file");
+  if (there.size_bytes() == 0) return;
+  try {
+    read(there.bytes());
+  } catch (const UserError&) {
+    throw UserError(str("expected a new file, or ", kind, " to replace, got ", output,
+                        ", another kind of file"));
+  }
 }
 
 bool is_all_ours(const std::filesystem::path& directory, const IsOurs& is_ours) {

@@ -10,8 +10,8 @@
 
 namespace flashstep {
 
-// Before work whose result goes to `path`: UserError if that is a directory or a device, or lies in
-// a directory that does not exist.
+// Before work whose result goes to `path`: UserError if that is a directory, a device or a file
+// that nobody may write, or lies in a directory that does not exist.
 void require_place_for_file(const std::filesystem::path& path);
 
 // Before work whose results go into the directory `path`, which may be missing: UserError if that
@@ -21,10 +21,10 @@ void require_place_for_directory(const std::filesystem::path& path);
 // UserError if the two names, of what is read and of what is written, are one file.
 void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output);
 
-// Before a file is replaced: UserError if what is there is no file of its kind, which has `bytes`
-// at the place `at`. An empty file is of any kind.
-void require_same_kind(const std::filesystem::path& output, std::string_view bytes, size_t at,
-                       const char* kind);
+// Before a file is replaced: UserError if what is there is no file of its kind, of whose bytes
+// `read` throws UserError. An empty file is of any kind.
+void require_same_kind(const std::filesystem::path& output, const char* kind,
+                       const std::function<void(std::string_view bytes)>& read);
 
 // Whether a file of this name is one of those that a directory of ours consists of.
 using IsOurs = std::function<bool(std::string_view name)>;

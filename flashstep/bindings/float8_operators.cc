@@ -31,8 +31,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> float8_linear_forward(const Tensor& x
           "[float8_linear] expected rows (T, C) and weight (R, C) of bfloat16, got ", x.sizes(),
           " of ", x.scalar_type(), " and ", weight.sizes(), " of ", weight.scalar_type());
   internal::check_float8_linear(x, weight);
-  auto [y, columns, scale, weight_scale] =
-      internal::float8_linear_forward(x, weight, wants_weight);
+  auto [y, columns, scale, weight_scale] = internal::float8_linear_forward(x, weight, wants_weight);
   if (!columns.defined()) columns = at::empty({0}, x.options().dtype(at::kFloat8_e4m3fn));
   return {y, columns, scale, weight_scale};
 }

@@ -67,7 +67,7 @@ class TokenizerObject : public torch::CustomClassHolder {
   // Tokens by id one behind the other, their lengths, the ids of merges' pairs, those of special
   // tokens, split_digits, lacks_bytes, pattern, ignore_merges, bos_id (-1: none).
   std::tuple<Tensor, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, bool, bool,
-             std::string, bool, int64_t>
+             std::string, bool, int64_t, std::vector<int64_t>>
   parts() {
     const Vocabulary& vocabulary = tokenizer_.vocabulary();
     std::string bytes;
@@ -88,7 +88,8 @@ class TokenizerObject : public torch::CustomClassHolder {
             vocabulary.lacks_bytes,
             name_of(vocabulary.pattern),
             vocabulary.ignore_merges,
-            vocabulary.bos_id ? int64_t{*vocabulary.bos_id} : -1};
+            vocabulary.bos_id ? int64_t{*vocabulary.bos_id} : -1,
+            {vocabulary.shown_ids.begin(), vocabulary.shown_ids.end()}};
   }
   void save(std::string directory) { tokenizer_.save(directory); }
 
@@ -99,7 +100,7 @@ class TokenizerObject : public torch::CustomClassHolder {
 c10::intrusive_ptr<TokenizerObject> make_tokenizer(
     const Tensor& bytes, std::vector<int64_t> lengths, std::vector<int64_t> merges,
     std::vector<int64_t> special_ids, bool split_digits, bool lacks_bytes, std::string pattern,
-    bool ignore_merges, int64_t bos_id) {
+    bool ignore_merges, int64_t bos_id, std::vector<int64_t> shown_ids) {
   int64_t left = bytes.numel();
   for (const int64_t length : lengths) {
     require(length >= 0, "[tokenizer] expected lengths of tokens of at least 0, got ", length);
@@ -126,6 +127,7 @@ c10::intrusive_ptr<TokenizerObject> make_tokenizer(
   vocabulary.pattern = word_pattern_by_name(pattern);
   vocabulary.ignore_merges = ignore_merges;
   if (bos_id >= 0) vocabulary.bos_id = static_cast<uint32_t>(bos_id);
+  vocabulary.shown_ids.assign(shown_ids.begin(), shown_ids.end());
   return c10::make_intrusive<TokenizerObject>(Tokenizer(std::move(vocabulary)));
 }
 

@@ -129,6 +129,7 @@ std::vector<int64_t> generate(Transformer& model, std::span<const int64_t> promp
   Rng rng(options.seed);
   const auto given = static_cast<int64_t>(prompt.size());
   const int64_t context = model->config().context_length;  // more is not kept
+  if (given > context) prompt = prompt.last(context);
   Window window(model, options.use_cache, given + std::min(options.max_tokens, context));
   for (const int64_t token : prompt) window.add(token);
   std::vector<int64_t> generated;

@@ -113,6 +113,19 @@ TEST(Generate, TheCacheHasRoomForAShortText) {
   }
 }
 
+TEST(Generate, SeesAsMuchOfALongPromptAsItCan) {
+  Transformer model(tiny(), 1);
+  std::vector<int64_t> prompt;
+  for (int64_t i = 0; i < 61; ++i) prompt.push_back(i * i % 61);
+  const std::vector<int64_t> last(prompt.end() - 24, prompt.end());  // 24 fit
+  GenerateOptions options;
+  options.max_tokens = 30;
+  for (const bool use_cache : {true, false}) {
+    options.use_cache = use_cache;
+    EXPECT_EQ(generate(model, prompt, options), generate(model, last, options));
+  }
+}
+
 TEST(Generate, ForgetsADocumentThatEnded) {
   ModelConfig config = tiny();
   config.document_end = 9;

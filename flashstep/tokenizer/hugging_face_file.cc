@@ -205,7 +205,11 @@ Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source
   read_pre_tokenizer(member(file, "pre_tokenizer"), source, vocabulary);
   read_post_processor(member(file, "post_processor"), source, vocabulary);
   vocabulary.ignore_merges = read_ignore_merges(file["model"], source);
-  const auto added = read_added_tokens(member(file, "added_tokens"), source);
+  const json& added_tokens = member(file, "added_tokens");
+  const auto added = read_added_tokens(added_tokens, source);
+  for (const json& token : added_tokens)
+    if (member(token, "special") == false) vocabulary.shown_ids.push_back(token["id"]);
+  std::ranges::sort(vocabulary.shown_ids);
   const auto spellings = internal::spellings_by_id(member(file["model"], "vocab"), added, source);
   int single_bytes = 0;
   for (uint32_t id = 0; id < spellings.size(); ++id) {
@@ -276,7 +280,8 @@ std::string tokenizer_json(const Vocabulary& vocabulary) {
     out += str(id == vocabulary.special_ids[0] ? "\n" : ",\n", "{\"id\": ", id,
                ", \"content\": ", internal::json_string(vocabulary.tokens[id]),
                ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, ",
-               "\"normalized\": false, \"special\": true}");
+               "\"normalized\": false, \"special\": ",
+               std::ranges::binary_search(vocabulary.shown_ids, id) ? "false}" : "true}");
   }
   out += "],\n\"normalizer\": null,\n";
   out +=

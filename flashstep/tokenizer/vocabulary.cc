@@ -64,6 +64,8 @@ void check_vocabulary(const Vocabulary& vocabulary, const std::string& source) {
   require(!vocabulary.bos_id || std::binary_search(ids.begin(), ids.end(), *vocabulary.bos_id), "[",
           source, "] expected the id of a special token as bos_id, got ",
           vocabulary.bos_id.value_or(0));
+  require(std::ranges::includes(ids, vocabulary.shown_ids), "[", source,
+          "] expected shown_ids to be ascending ids of special tokens");
 }
 
 Vocabulary read_vocabulary(const fs::path& path) {

@@ -75,9 +75,12 @@ StoredTensor with_heads_permuted(StoredTensor tensor, const ModelConfig& model, 
   return tensor;
 }
 
+// Only a special token is one token wherever its text stands: transformers would add another to the
+// vocabulary for what is not.
 Json token_or_null(const Tokenizer& tokenizer, const std::string& end) {
   const auto id = end.empty() ? std::nullopt : tokenizer.token_id(end);
-  return id ? Json(*id) : Json();
+  return id && std::ranges::count(tokenizer.vocabulary().special_ids, *id) == 1 ? Json(*id)
+                                                                                : Json();
 }
 
 }  // namespace
@@ -277,14 +280,38 @@ std::vector<std::filesystem::path> weight_files(const std::filesystem::path& dir
   return {files.begin(), files.end()};
 }
 
-// The text of eos_token_id, a number or several, of which the first counts; 2 where it is absent.
-std::string end_of(const ReadJson& config, const Tokenizer& tokenizer) {
+// The texts of eos_token_id, a number or several; 2 where it is absent. Empty: no special token.
+std::vector<std::string> ends_of(const ReadJson& config, const Tokenizer& tokenizer) {
   const ReadJson given = config.value("eos_token_id", ReadJson(2U));
-  const ReadJson& end = given.is_array() && !given.empty() ? given.front() : given;
   const auto& special = tokenizer.vocabulary().special_ids;
-  if (!end.is_number_unsigned()) return "";
-  const auto found = std::find(special.begin(), special.end(), end.get<uint64_t>());
-  return found == special.end() ? "" : tokenizer.vocabulary().tokens[*found];
+  std::vector<std::string> ends;
+  for (const ReadJson& end : given.is_array() ? given : ReadJson::array({given})) {
+    const auto found = end.is_number_unsigned()
+                           ? std::find(special.begin(), special.end(), end.get<uint64_t>())
+                           : special.end();
+    ends.push_back(found == special.end() ? "" : tokenizer.vocabulary().tokens[*found]);
+  }
+  return ends;
+}
+
+// Whether a file has a head that is not the embedding: transformers then tie nothing, whatever the
+// config says.
+bool has_head_of_its_own(const StoredTensors& tensors) {
+  const auto named = [&](const char* name) {
+    return std::ranges::find(tensors, name, &StoredTensor::name);
+  };
+  const auto head = named("lm_head.weight"), embedding = named("model.embed_tokens.weight");
+  if (head == tensors.end() || embedding == tensors.end() ||
+      head->form.sizes() != embedding->form.sizes())
+    return false;
+  constexpr int64_t kPiece = int64_t{1} << 24;
+  for (int64_t begin = 0; begin < head->form.numel(); begin += kPiece) {
+    const int64_t end = std::min(begin + kPiece, head->form.numel());
+    if (!at::equal(head->read(begin, end).to(at::kFloat),
+                   embedding->read(begin, end).to(at::kFloat)))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -326,15 +353,21 @@ LlamaModel open_llama(const std::filesystem::path& directory) {
             directory.string(), ", which has no ", name);
   const std::string source = (directory / "config.json").string();
   const ReadJson config = parse_json(read_file(source), source);
-  const ModelConfig model = model_of(config, source);
+  ModelConfig model = model_of(config, source);
   Tokenizer tokenizer = Tokenizer::load(directory / "tokenizer.json");
   require(tokenizer.vocab_size() <= model.vocab_size, "[", source,
           "] expected a vocab_size of at least the tokenizer's ", tokenizer.vocab_size(), ", got ",
           model.vocab_size);
   TensorFiles weights = open_tensors(weight_files(directory));
+  const bool was_tied = model.tie_embeddings;
+  model.tie_embeddings = was_tied && !has_head_of_its_own(weights.tensors);
   weights.tensors = transformer_tensors(std::move(weights.tensors), model, directory.string());
-  std::string end = end_of(config, tokenizer);
-  return {model, std::move(tokenizer), std::move(end), std::move(weights)};
+  std::vector<std::string> ends = ends_of(config, tokenizer);
+  std::string end = ends.empty() ? "" : ends.front();
+  if (!ends.empty()) ends.erase(ends.begin());
+  std::erase(ends, "");
+  return {model,           std::move(tokenizer), std::move(end),
+          std::move(ends), std::move(weights),   was_tied && !model.tie_embeddings};
 }
 
 }  // namespace flashstep

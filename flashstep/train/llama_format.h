@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flashstep/detail/model_config.h"
 #include "flashstep/parallel/stored_tensors.h"
@@ -19,7 +20,8 @@ namespace flashstep {
 StoredTensors llama_tensors(StoredTensors tensors, const ModelConfig& model);
 
 // config.json. `end` ends a document, and begins one where the tokenizer has no bos_token(); where
-// it is no token of the tokenizer's, the model has neither. `dtype` as torch names it, "float32".
+// it is no special token of the tokenizer's, the model has neither. `dtype` as torch names it,
+// "float32".
 std::string llama_config(const ModelConfig& model, const Tokenizer& tokenizer,
                          const std::string& end, const std::string& dtype);
 
@@ -44,8 +46,10 @@ StoredTensors transformer_tensors(StoredTensors tensors, const ModelConfig& mode
 struct LlamaModel {
   ModelConfig model;
   Tokenizer tokenizer;
-  std::string document_end;  // the text of eos_token_id; empty: there is none
-  TensorFiles weights;       // the Transformer's, still in their files
+  std::string document_end;             // the first text of eos_token_id; empty: there is none
+  std::vector<std::string> other_ends;  // its others: what a chat's turn ends with
+  TensorFiles weights;                  // the Transformer's, still in their files
+  bool tie_was_undone = false;  // the config ties head and embedding, which differ in the files
 };
 
 // A model in `directory`: config.json, tokenizer.json, and model.safetensors or the files that

@@ -193,6 +193,7 @@ TEST(LlamaFormat, NamesTheEndOfADocumentWhereItIsAToken) {
   EXPECT_EQ(nlohmann::json::parse(llama_config(windowed(), bytes, "", "float32"))["model_type"],
             "mistral");
   EXPECT_TRUE(config("\n\n")["eos_token_id"].is_null());
+  EXPECT_TRUE(config("\n")["eos_token_id"].is_null());  // a byte's token is none wherever it stands
   EXPECT_TRUE(config("")["bos_token_id"].is_null());
   const auto tokens = nlohmann::json::parse(llama_tokenizer_config(tiny(), bytes, "<|end|>"));
   EXPECT_EQ(tokens["eos_token"], "<|end|>");

@@ -108,11 +108,18 @@ TrainedModel load_run(const fs::path& path, const std::string& device_name) {
 
 std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
                          const SamplingConfig& sampling, const std::string& document_end,
-                         const std::vector<std::string>& stops) {
+                         const std::vector<std::string>& stops,
+                         const std::function<bool()>& goes_on) {
   // A document begins where another one ends.
   const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got ",
           prompt.empty() ? "an empty one" : "bytes that have none");
+  const int64_t context = model->config().context_length;
+  if (static_cast<int64_t>(ids.size()) > context) {
+    std::fprintf(stderr, "[generate] NOTE: of the prompt's %s tokens the model sees the last %s\n",
+                 with_commas(static_cast<int64_t>(ids.size())).c_str(),
+                 with_commas(context).c_str());
+  }
   std::vector<std::string> ends = stops;
   for (const std::string& stop : stops) {
     require(!stop.empty(),
@@ -128,9 +135,9 @@ std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const s
   options.seed = static_cast<uint64_t>(sampling.seed);
   options.on_token = [&](int64_t id) {
     // A model may have more ids than its tokenizer (a padded vocabulary); those mean nothing.
-    if (id >= tokenizer.vocab_size()) return true;
+    if (id >= tokenizer.vocab_size()) return goes_on();
     const auto token = static_cast<uint32_t>(id);
-    return written.add(tokenizer.decode(std::span(&token, 1)));
+    return written.add(tokenizer.decode(std::span(&token, 1))) && goes_on();
   };
   const bool was_training = model->is_training();
   model->eval();

@@ -71,6 +71,7 @@ class Tokenizer:
             pattern,
             ignore_merges,
             -1,
+            [],
         )
 
     @classmethod
@@ -81,7 +82,7 @@ class Tokenizer:
 
     @classmethod
     def _of_parts(cls, *parts: Any) -> Tokenizer:
-        later = (False, False, "gpt2", False, -1)  # what copies of earlier versions do not have
+        later = (False, False, "gpt2", False, -1, [])  # what copies of earlier versions do not have
         return cls._of(classes.Tokenizer(*parts, *later[len(parts) - 4 :]))
 
     def __reduce__(self) -> Any:  # copies, and other processes, get the same
