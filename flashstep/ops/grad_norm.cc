@@ -51,7 +51,15 @@ void clip_to_norm(const std::vector<at::Tensor>& gradients, const at::Tensor& no
   const at::NoGradGuard no_grad;
   const at::Tensor factor = clip_factor(norm, max_norm);
   for (const auto& [kind, tensors] : internal::by_kind(gradients)) {
-    at::_foreach_mul_(tensors, factor.to(tensors.front().device()));
+    const at::Tensor here = factor.to(tensors.front().device());
+    if (tensors.front().element_size() >= 4) {
+      at::_foreach_mul_(tensors, here);
+      continue;
+    }
+    for (at::Tensor tensor : tensors) {  // a factor without dimensions would be rounded to 16 bits
+      if (tensor.dim() == 0) tensor = tensor.view({1});
+      tensor.mul_(here.view({1}));
+    }
   }
 }
 

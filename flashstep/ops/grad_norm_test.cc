@@ -53,5 +53,23 @@ TEST(ClipFactor, IsTorchsRule) {
   EXPECT_THROW(clip_factor(at::ones({}), 0), UserError);
 }
 
+// The factor is not rounded to the gradients' 16 bits.
+TEST(ClipToNorm, ScalesShortGradientsByAFloat32Factor) {
+  at::manual_seed(4);
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const std::vector<Tensor> gradients = {at::randn({300}).to(dtype), at::randn({}).to(dtype),
+                                           at::randn({7, 9}).to(dtype).t()};
+    const Tensor norm = grad_norm(gradients);
+    const double max_norm = 0.7003 * norm.item<double>();
+    const Tensor factor = clip_factor(norm, max_norm);
+    std::vector<Tensor> expected;
+    for (const Tensor& gradient : gradients)
+      expected.push_back((gradient.to(at::kFloat) * factor).to(dtype));
+    clip_to_norm(gradients, norm, max_norm);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      EXPECT_TRUE(testing::same_bits(gradients[i], expected[i])) << dtype << " " << i;
+  }
+}
+
 }  // namespace
 }  // namespace flashstep

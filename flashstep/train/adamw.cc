@@ -338,11 +338,13 @@ void AdamW::load(torch::serialize::InputArchive& archive) {
     load_repeated(*this,
                   [&] { torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this); });
   }
+  std::unordered_set<void*> seen;
   for (const auto& group : param_groups_) {
-    if (muon_options_of(group) != nullptr) continue;
+    const bool is_muon = muon_options_of(group) != nullptr;
     for (const Tensor& parameter : group.params()) {
       const auto found = state_.find(parameter.unsafeGetTensorImpl());
-      if (found == state_.end() || found->second == nullptr) continue;
+      const bool is_first = seen.insert(parameter.unsafeGetTensorImpl()).second;
+      if (is_muon || !is_first || found == state_.end() || found->second == nullptr) continue;
       require(static_cast<const AdamWState&>(*found->second).exp_avg_sq.defined(),
               "[AdamW] expected an archive with exp_avg_sq of the parameter of shape ",
               parameter.sizes(), ", got one without");

@@ -38,12 +38,15 @@ namespace {
 // By parameter.
 using LoadedState = std::unordered_map<void*, std::unique_ptr<AdamWState>>;
 
-// Those that Muon updates.
+// Those that Muon updates: the first group that names a tensor decides.
 std::unordered_set<void*> matrices_of(const AdamW& optimizer) {
-  std::unordered_set<void*> matrices;
+  std::unordered_set<void*> matrices, seen;
   for (const auto& group : optimizer.param_groups()) {
-    if (muon_options_of(group) == nullptr) continue;
-    for (const Tensor& parameter : group.params()) matrices.insert(parameter.unsafeGetTensorImpl());
+    const bool is_muon = muon_options_of(group) != nullptr;
+    for (const Tensor& parameter : group.params()) {
+      void* const tensor = parameter.unsafeGetTensorImpl();
+      if (seen.insert(tensor).second && is_muon) matrices.insert(tensor);
+    }
   }
   return matrices;
 }

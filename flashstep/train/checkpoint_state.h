@@ -17,6 +17,9 @@
 
 namespace flashstep {
 
+// fp16's scale, beside the optimizer's state.
+inline constexpr const char *kScale = "scaler/scale", *kGrowthTracker = "scaler/growth_tracker";
+
 struct CheckpointFile {
   std::string name;  // in the checkpoint's directory
   std::string part;  // "model" or "optimizer"; a part may be spread over several files

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "flashstep/error.h"
 #include "flashstep/optim.h"
 #include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/sharded_optimizer.h"
@@ -28,7 +29,12 @@ Tensor global_norm(torch::optim::Optimizer& optimizer, const std::vector<Tensor>
 std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> gradients;
   for (const Tensor& parameter : each_once(parameters)) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    const Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    require(gradient.layout() == at::kStrided,
+            "[train] expected dense gradients, got one of shape ", gradient.sizes(), " of layout ",
+            gradient.layout(), ": an Embedding's without sparse is dense");
+    gradients.push_back(gradient);
   }
   return gradients;
 }

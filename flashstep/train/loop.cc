@@ -1,7 +1,9 @@
 #include "flashstep/loop.h"
 
 #include <cmath>
+#include <exception>
 #include <future>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +21,7 @@
 #include "flashstep/train/checkpoint_in_writing.h"
 #include "flashstep/train/loss_plot.h"
 #include "flashstep/train/optimizer_parameters.h"
+#include "flashstep/train/optimizer_tensors.h"
 #include "flashstep/train/recorded_step.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
@@ -44,7 +47,7 @@ class Loop {
                     job.parallel, job.stage),
         steps_(train_step_, options.graph,
                [this](const std::string& sentence) {
-                 if (log_) log_->print(sentence);
+                 if (log_) log_->warn(sentence);
                }),
         directory_(directory) {}
 
@@ -53,6 +56,7 @@ class Loop {
     if (directory_ != nullptr && !options_.quiet) SignalGuard::announce(kStopping);
     while (step_ < options_.steps) {
       take_step();
+      if (step_ == resumed_at_ + 1) OptimizerTensors(job_, {}).check_state_is_saved();
       const int reason = reason_to_stop();
       if (reason == kGaveUp) give_up();
       if (reason != 0 && step_ < options_.steps) stop(reason);
@@ -69,7 +73,7 @@ class Loop {
   void begin() {
     check_agreement();
     if (directory_ != nullptr) prepare_checkpoints(directory_->checkpoints());
-    std::vector<std::string> notes;  // what is said before there is a log
+    Notes notes;
     RunCounters counters;
     if (options_.resume) counters = resume(notes);
     resumed_at_ = step_;
@@ -80,7 +84,8 @@ class Loop {
       if (step_ == 0) write_config();
       log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
       if (step_ > 0) write_config();
-      for (const std::string& note : notes) log_->print(note);
+      for (const std::string& warning : notes.warnings) log_->warn(warning);
+      for (const std::string& line : notes.lines) log_->print(line);
       note_precision();
     }
     if (step_ == 0) {
@@ -113,8 +118,13 @@ class Loop {
     }
   }
 
-  RunCounters resume(std::vector<std::string>& notes) {
-    const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
+  // What is said before there is a log.
+  struct Notes {
+    std::vector<std::string> warnings, lines;
+  };
+
+  RunCounters resume(Notes& notes) {
+    const auto warn = [&](const std::string& sentence) { notes.warnings.push_back(sentence); };
     std::optional<StoredCheckpoint> checkpoint;
     if (directory_ != nullptr) checkpoint = open_newest(directory_->checkpoints(), warn);
     wait_for_all(group(), "waiting for rank 0 to find the newest checkpoint");
@@ -129,12 +139,12 @@ class Loop {
                             "them before and after step ", step_, " cannot be compared"));
       }
       counters = restore_checkpoint(std::move(*checkpoint), job_, train_step_);
-      notes.push_back(flashstep::str("[resume] going on after step ", step_));
+      notes.lines.push_back(flashstep::str("[resume] going on after step ", step_));
     }
     if (directory_ == nullptr) return counters;
     if (!checkpoint) {
-      notes.push_back(flashstep::str("[resume] no checkpoint in ", directory_->path().string(),
-                                     " yet: starting anew"));
+      notes.lines.push_back(flashstep::str("[resume] no checkpoint in ",
+                                           directory_->path().string(), " yet: starting anew"));
     }
     discard_after(directory_->checkpoints(), step_);
     return counters;
@@ -144,22 +154,19 @@ class Loop {
     const double rate = set_learning_rate(step_ + 1);
     StepResult result = steps_.run(step_);
     ++step_;
-    const bool is_last = step_ == options_.steps;
     if (log_) {
       log_->add(step_, rate, std::move(result));
       log_->look();
     }
-    if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
-      evaluate();
+    if (step_ == options_.steps) return;  // end() does the rest
+    if (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0) evaluate();
     if (log_ && log_->is_due()) log_->flush(step_);
-    if (!is_last && options_.checkpointing_interval > 0 &&
-        step_ % options_.checkpointing_interval == 0) {
+    if (options_.checkpointing_interval > 0 && step_ % options_.checkpointing_interval == 0)
       save(/*in_background=*/true);
-    }
   }
 
   double set_learning_rate(int64_t update) {
-    if (!job_.learning_rate) return job_.optimizer.param_groups().front().options().get_lr();
+    if (!job_.learning_rate) return own_learning_rate();
     const double rate = job_.learning_rate(update);
     require(std::isfinite(rate) && rate >= 0,
             "[train] expected job.learning_rate to give a finite rate of at least 0, got ", rate,
@@ -168,21 +175,57 @@ class Loop {
     return rate;
   }
 
+  // For the log. Options of a caller's own class may not tell it.
+  double own_learning_rate() const {
+    try {
+      return job_.optimizer.param_groups().front().options().get_lr();
+    } catch (const c10::Error&) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+
+  // What rank 0 does for all takes what it takes, longer than a collective may.
+  template <typename Work>
+  void on_rank_0(const char* what, const Work& work) {
+    std::exception_ptr thrown;
+    try {
+      if (log_) work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    wait_for_all(group(), what);
+    if (thrown) std::rethrow_exception(thrown);
+  }
+
   void evaluate() {
     if (job_.held_out_loss) job_.parallel->synchronize_buffers();
     std::optional<double> loss;
-    if (job_.held_out_loss && (log_ || job_.evaluates_together || is_sharded())) {
+    const auto work = [&] {
       const RunLog::Pause pause(log_.get());
       loss = job_.held_out_loss();
+    };
+    if (job_.held_out_loss) {
+      if (job_.evaluates_together || is_sharded()) {
+        work();
+      } else {
+        on_rank_0("waiting for rank 0 to evaluate", work);
+      }
     }
     if (log_) log_->flush(step_, loss);
   }
 
   void sample() {
-    if (!job_.sample || !(log_ || is_sharded())) return;
-    const RunLog::Pause pause(log_.get());
-    const std::string text = job_.sample();
-    if (log_) log_->sample(step_, text);
+    const auto work = [&] {
+      if (!job_.sample) return;
+      const RunLog::Pause pause(log_.get());
+      const std::string text = job_.sample();
+      if (log_) log_->sample(step_, text);
+    };
+    if (is_sharded()) {
+      work();
+    } else {
+      on_rank_0("waiting for rank 0 to sample", work);
+    }
   }
 
   // In background: the next steps are taken while it is written.
@@ -244,7 +287,7 @@ class Loop {
   void finish_removing() {
     if (!removing_.valid()) return;
     const std::string failure = removing_.get();
-    if (log_ && !failure.empty()) log_->print("[checkpoint] " + failure);
+    if (log_ && !failure.empty()) log_->warn("[checkpoint] " + failure);
   }
 
   // 0, a signal, or kGaveUp; the same on every rank. A checkpoint that all have written is
@@ -267,7 +310,7 @@ class Loop {
   void save_before_the_end() {
     save();
     finish();
-    if (group() != nullptr) group()->barrier("saving before the end");
+    wait_for_all(group(), "saving before the end");
   }
 
   // Skipped steps change nothing: what is saved is the state before the first of them.
@@ -289,9 +332,11 @@ class Loop {
     if (resumed_at_ < options_.steps || options_.steps == 0) {
       finish_saving();
       try {
+        if (resumed_at_ < options_.steps) evaluate();
         sample();
       } catch (const std::exception&) {  // it ends the run, and costs no steps
-        save();
+        // Of what all ranks do together it may have ended this one alone: the others do not save.
+        if (group() == nullptr || !(is_sharded() || job_.evaluates_together)) save();
         throw;
       }
       save();

@@ -112,6 +112,35 @@ TEST(Muon, ClipsInPassingAndSkips) {
   EXPECT_TRUE(same_bits(net.matrices[0].detach(), before));
 }
 
+// A tensor in two groups is updated, kept and read as the first says.
+TEST(Muon, TheFirstGroupThatNamesATensorDecides) {
+  for (const bool is_muon : {false, true}) {
+    const auto make = [&](const Tensor& tied, const Tensor& other) {
+      std::vector<OptimizerParamGroup> groups = {
+          {{tied}, std::make_unique<AdamWOptions>(0.01)},
+          {{tied, other}, std::make_unique<MuonOptions>(0.02)}};
+      if (is_muon) std::swap(groups[0], groups[1]);
+      return AdamW(std::move(groups), AdamWOptions(0.01));
+    };
+    const auto tensor = [] { return torch::randn({6, 4}).requires_grad_(); };
+    const Tensor tied = tensor(), other = tensor();
+    AdamW optimizer = make(tied, other);
+    for (const Tensor& parameter : {tied, other})
+      parameter.mutable_grad() = torch::randn_like(parameter);
+    optimizer.step();
+    const NamedTensors names = {{"tied", tied}, {"other", other}};
+    const NamedTensors state = optimizer_state(optimizer, names);
+    EXPECT_EQ(state.size(), is_muon ? 4u : 5u);
+    AdamW again = make(tied, other), unpacked = make(tied, other);
+    load_optimizer_state(again, names, state);
+    EXPECT_EQ(optimizer_state(again, names).size(), state.size());
+    std::stringstream bytes;
+    torch::save(optimizer, bytes);
+    torch::load(unpacked, bytes);
+    EXPECT_EQ(optimizer_state(unpacked, names).size(), state.size());
+  }
+}
+
 TEST(Muon, GoesOnFromAnArchive) {
   Mixed net, other;
   AdamW optimizer(net.groups(), AdamWOptions(0.01));

@@ -1,5 +1,6 @@
 #include "flashstep/train/optimizer_tensors.h"
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 #include <typeinfo>
@@ -94,8 +95,33 @@ std::vector<NamedPiece> OptimizerTensors::own_pieces(bool first_only) const {
   return pieces;
 }
 
+void OptimizerTensors::check_state_is_saved() const {
+  const bool may_lack_it = adamw_ == nullptr && sharded_ == nullptr &&
+                           !job_.optimizer.state().empty() &&
+                           !class_name().starts_with("torch::optim::");
+  if (!may_lack_it) return;
+  torch::serialize::OutputArchive archive;
+  job_.optimizer.save(archive);
+  constexpr size_t kMoreThanNothing = size_t{64} << 10;
+  std::string bytes;
+  archive.save_to([&](const void* data, size_t size) {
+    const size_t kept = std::min(size, kMoreThanNothing - bytes.size());
+    bytes.append(static_cast<const char*>(data), kept);
+    return size;
+  });
+  if (bytes.size() == kMoreThanNothing) return;
+  torch::serialize::InputArchive written;
+  written.load_from(bytes.data(), bytes.size());
+  if (!written.keys().empty()) return;
+  throw AgreedError(
+      str("[checkpoint] expected an optimizer whose save() writes its state and whose load() reads "
+          "it, got ",
+          class_name(), ", whose save() writes nothing"));
+}
+
 NamedTensors OptimizerTensors::read() const {
   check_parameters();
+  check_state_is_saved();
   if (adamw_ != nullptr) {
     NamedTensors result;
     for (const NamedPiece& piece : own_pieces(/*first_only=*/true)) {

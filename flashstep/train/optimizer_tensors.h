@@ -38,6 +38,10 @@ class OptimizerTensors {
   // kept under.
   void check_parameters() const;
 
+  // AgreedError if it has state that its save() does not write: LibTorch's Optimizer::save(), where
+  // a class does not override it, writes nothing.
+  void check_state_is_saved() const;
+
   // Of the optimizer, the one inside of a sharded one: "torch::optim::SGD". An archive does not say
   // whose it is, and torch's Adam takes AdamW's.
   std::string class_name() const;

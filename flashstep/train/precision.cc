@@ -7,6 +7,7 @@
 #include "flashstep/optim.h"
 #include "flashstep/parallel/divided_tensors.h"
 #include "flashstep/sharded_optimizer.h"
+#include "flashstep/train/checkpoint_state.h"
 #include "flashstep/train/optimizer_parameters.h"
 
 namespace flashstep {
@@ -97,14 +98,14 @@ void GradientScaler::load(const Tensor& scale, const Tensor& growth_tracker) {
 }
 
 NamedTensors GradientScaler::state() const {
-  return {{"scaler/scale", scale_}, {"scaler/growth_tracker", growth_tracker_}};
+  return {{kScale, scale_}, {kGrowthTracker, growth_tracker_}};
 }
 
 void GradientScaler::load_state(const NamedTensors& state) {
   Tensor scale, growth_tracker;
   for (const auto& [name, tensor] : state) {
-    if (name == "scaler/scale") scale = tensor;
-    if (name == "scaler/growth_tracker") growth_tracker = tensor;
+    if (name == kScale) scale = tensor;
+    if (name == kGrowthTracker) growth_tracker = tensor;
   }
   require(scale.defined() && growth_tracker.defined(),
           "[resume] expected the checkpoint of an fp16 run with its loss scale, got one without");

@@ -1,6 +1,7 @@
 #include "flashstep/train/run_log.h"
 
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -44,7 +45,7 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
   }
   const int64_t kept = metrics_.truncate_after(first_step == 0 ? -1 : first_step);
   if (first_step > 0 && kept < first_step) {
-    print(flashstep::str(
+    warn(flashstep::str(
         "[resume] metrics.jsonl ",
         kept < 0 ? std::string("is missing or empty") : flashstep::str("ends at step ", kept),
         ", the checkpoint is of step ", first_step, ": the lines between were lost"));
@@ -179,6 +180,11 @@ void RunLog::show(int64_t step) {
                     " % of the machine's limit");
   }
   bar_->update(static_cast<uint64_t>(step), static_cast<uint64_t>(options_.steps), join(parts));
+}
+
+void RunLog::warn(const std::string& line) {
+  if (bar_) return print(line);
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 void RunLog::print(const std::string& line) {

@@ -55,7 +55,8 @@ class RunLog {
     double began_s_ = 0;
   };
 
-  // A line for people, above the bar.
+  // A line for people, above the bar; where it is quiet, only a warning.
+  void warn(const std::string& line);
   void print(const std::string& line);
   void sample(int64_t step, const std::string& text);
   void finish();

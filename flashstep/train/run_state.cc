@@ -144,10 +144,11 @@ State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& paralle
 }
 
 // The trainer's own tensors lie among the optimizer's.
-StoredTensors take_out(StoredTensors& tensors, const std::string& prefix) {
+StoredTensors take_out(StoredTensors& tensors,
+                       const std::function<bool(const std::string& name)>& is_taken) {
   StoredTensors taken, left;
   for (StoredTensor& tensor : tensors)
-    (tensor.name.starts_with(prefix) ? taken : left).push_back(std::move(tensor));
+    (is_taken(tensor.name) ? taken : left).push_back(std::move(tensor));
   tensors = std::move(left);
   return taken;
 }
@@ -189,6 +190,11 @@ std::string state_of_weights(const std::string& config_json, const std::string& 
 
 void check_savable(const Job& job) {
   OptimizerTensors(job, {}).check_parameters();
+  try {
+    require_storable(module_tensors(job.module));
+  } catch (const UserError& error) {
+    throw AgreedError(error);
+  }
   if (OrderedJson::parse(job.config_json, nullptr, /*allow_exceptions=*/false).is_object()) return;
   throw AgreedError(flashstep::str("[train] expected job.config_json to be a JSON object, got ",
                                    job.config_json.substr(0, 100)));
@@ -302,8 +308,12 @@ RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state) {
   const State state = parse_state(checkpoint, *job.parallel);
   StoredTensors of_optimizer = std::move(checkpoint.optimizer.tensors);
-  const StoredTensors buffers = take_out(of_optimizer, kRankBuffers);
-  const StoredTensors scale = take_out(of_optimizer, "scaler/");
+  const StoredTensors buffers = take_out(
+      of_optimizer, [](const std::string& name) { return name.starts_with(kRankBuffers); });
+  // A parameter may be called scaler: names that begin so are not the scaler's alone.
+  const StoredTensors scale = take_out(of_optimizer, [](const std::string& name) {
+    return name == kScale || name == kGrowthTracker;
+  });
   const NamedTensors wholes = whole_tensors(job.module, *job.parallel);
   OptimizerTensors optimizer(job, wholes);
   NamedTensors step_state;

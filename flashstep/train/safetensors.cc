@@ -138,6 +138,11 @@ WrittenFile write_file(const std::filesystem::path& path, const std::vector<Sour
 
 }  // namespace
 
+void require_storable(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.defined()) describe({name, tensor, {}});
+}
+
 WrittenFile write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                               const std::map<std::string, std::string>& metadata) {
   std::vector<Source> sources;

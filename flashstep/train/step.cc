@@ -69,7 +69,7 @@ TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& op
   expect(parallel_->world_size() == 1 || parallel_->units() != nullptr,
          "one process, or parallel.shard_optimizer full,", "gradients are averaged",
          flashstep::str(parallel_->world_size(), " processes"));
-  in_backward_ = std::make_shared<UpdateInBackward>(parameters_, optimizer_, *parallel_);
+  in_backward_ = std::make_shared<UpdateInBackward>(optimizer_, *parallel_);
 }
 
 void TrainStep::stage(int64_t step, int64_t micro_step) {

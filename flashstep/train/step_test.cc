@@ -10,6 +10,7 @@
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
@@ -238,6 +239,20 @@ TEST(Step, RefusesALossThatIsNoNumber) {
   auto step = problem.make([&](int64_t, int64_t) { return problem.net(problem.x); }, {});
   EXPECT_THROW(step.run(0), UserError);
   EXPECT_THROW(precision_by_name("fp8"), UserError);
+}
+
+TEST(Step, RefusesASparseGradient) {
+  const Tensor words = at::randn({5, 3}).requires_grad_();
+  torch::optim::SGD optimizer({words}, 1e-3);
+  for (const bool in_backward : {false, true}) {
+    TrainStep step({words}, optimizer,
+                   [&](int64_t, int64_t) {
+                     return at::embedding(words, at::arange(3), -1, false, /*sparse=*/true).sum();
+                   },
+                   {.max_norm = 0, .update_in_backward = in_backward});
+    testing::expect_sentence([&] { step.run(0); }, {"expected dense gradients", "[5, 3]"});
+    optimizer.zero_grad();
+  }
 }
 
 TEST(TrainStep, RefusesANormThatIsNone) {

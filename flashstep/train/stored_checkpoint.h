@@ -46,6 +46,10 @@ Condition condition_of(const std::filesystem::path& directory, Compared compared
 
 StoredCheckpoint in_memory(const Checkpoint& checkpoint);
 
+// UserError, naming the tensor, for one that write_safetensors would refuse: sparse, or of a dtype
+// that the format does not have. One that is undefined yet passes.
+void require_storable(const NamedTensors& tensors);
+
 // As write_safetensors, of tensors that are read meanwhile: what makes 16 MiB of the file at a
 // time.
 WrittenFile write_stored(const std::filesystem::path& path, const StoredTensors& tensors,

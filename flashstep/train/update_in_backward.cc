@@ -1,9 +1,13 @@
 #include "flashstep/train/update_in_backward.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <ATen/ATen.h>
 
 #include "flashstep/optim.h"
 #include "flashstep/sharded_units.h"
+#include "flashstep/train/optimizer_parameters.h"
 
 namespace flashstep {
 namespace {
@@ -15,26 +19,30 @@ constexpr size_t kUpdateBytes = size_t{64} << 20;
 
 }  // namespace
 
-UpdateInBackward::UpdateInBackward(const std::vector<Tensor>& parameters,
-                                   torch::optim::Optimizer& optimizer, Parallelism& parallel)
+UpdateInBackward::UpdateInBackward(torch::optim::Optimizer& optimizer, Parallelism& parallel)
     : optimizer_(optimizer), units_(parallel.units()) {
-  if (units_ != nullptr) {
+  if (units_ != nullptr)
     units_->update_in_backward([this](const Tensor& not_finite) { update(not_finite); });
-    return;
-  }
-  std::vector<Tensor> trained;
-  for (const Tensor& parameter : parameters) {
-    if (parameter.requires_grad()) trained.push_back(parameter);
-  }
-  hooks_ = std::make_unique<GradientHooks>(
-      trained, [this, trained](int64_t i) { fired(trained[static_cast<size_t>(i)]); });
 }
 
 UpdateInBackward::~UpdateInBackward() {
   if (units_ != nullptr) units_->update_in_backward({});
 }
 
+void UpdateInBackward::hook() {
+  std::vector<Tensor> trained = each_once(parameters_of(optimizer_));
+  std::erase_if(trained, [](const Tensor& parameter) { return !parameter.requires_grad(); });
+  if (std::ranges::equal(trained, hooked_,
+                         [](const Tensor& a, const Tensor& b) { return a.is_same(b); }))
+    return;
+  hooks_.reset();  // it gives places back that the next one takes
+  hooked_ = std::move(trained);
+  hooks_ = std::make_unique<GradientHooks>(
+      hooked_, [this](int64_t i) { fired(hooked_[static_cast<size_t>(i)]); });
+}
+
 void UpdateInBackward::begin(const Tensor& skip) {
+  if (units_ == nullptr) hook();
   skip_ = skip;
   square_.reset();
   pending_.clear();  // of a backward that broke off
@@ -50,7 +58,7 @@ void UpdateInBackward::fired(const Tensor& parameter) {
           "part of one of shape ",
           parameter.sizes(), ": a module is called several times with recompute");
   pending_.push_back(parameter);
-  pending_bytes_ += parameter.grad().nbytes();
+  pending_bytes_ += parameter.numel() * parameter.grad().element_size();
   if (pending_bytes_ >= kUpdateBytes) update_pending();
 }
 

@@ -18,9 +18,8 @@ namespace flashstep {
 // autograd has added to it once.
 class UpdateInBackward {
  public:
-  // `parameters`: those that `optimizer` updates. All must outlive it.
-  UpdateInBackward(const std::vector<torch::Tensor>& parameters, torch::optim::Optimizer& optimizer,
-                   Parallelism& parallel);
+  // Both must outlive it.
+  UpdateInBackward(torch::optim::Optimizer& optimizer, Parallelism& parallel);
   ~UpdateInBackward();
   UpdateInBackward(const UpdateInBackward&) = delete;
   UpdateInBackward& operator=(const UpdateInBackward&) = delete;
@@ -32,6 +31,7 @@ class UpdateInBackward {
   torch::Tensor end();
 
  private:
+  void hook();  // what the optimizer updates and wants a gradient now
   void fired(const torch::Tensor& parameter);
   void update_pending();
   void update(const torch::Tensor& not_finite);
@@ -43,6 +43,7 @@ class UpdateInBackward {
   size_t pending_bytes_ = 0;               // of these
   std::unordered_set<const void*> fired_;  // parameters, in this backward
   torch::Tensor square_;                   // of the norm of those that were dropped
+  std::vector<torch::Tensor> hooked_;
   std::unique_ptr<GradientHooks> hooks_;
 };
 

@@ -91,6 +91,32 @@ TEST(UpdateInBackward, SkipsWhatIsNotFinite) {
   }
 }
 
+// By several updates in a backward, of which each takes its own gradients alone.
+TEST(UpdateInBackward, TakesWhatIsUnfrozenLater) {
+  std::vector<Tensor> results[2];
+  for (const bool in_backward : {false, true}) {
+    std::vector<Tensor> weights;  // each larger than what is updated at once
+    for (const int64_t begin : {1, 2, 3})
+      weights.push_back(at::full({4200, 4200}, 0.01 * begin).requires_grad_(begin != 2));
+    AdamW optimizer(weights, torch::optim::AdamWOptions(1e-2));
+    const Tensor x = at::ones({1, 4200});
+    TrainStep step(weights, optimizer,
+                   [&](int64_t, int64_t) {
+                     Tensor y = x;
+                     for (const Tensor& weight : weights) y = at::mm(y, weight) / 42;
+                     return y.mean();
+                   },
+                   {.max_norm = 0, .update_in_backward = in_backward});
+    step.run(0);
+    weights[1].requires_grad_(true);
+    for (int64_t number = 1; number < 3; ++number)
+      EXPECT_GT(step.run(number).grad_norm.item<float>(), 0);
+    for (const Tensor& weight : weights)
+      results[in_backward].push_back(weight.detach().slice(0, 0, 3));
+  }
+  expect_same_weights(results[1], results[0]);
+}
+
 TEST(UpdateInBackward, RefusesWhatItCannotHave) {
   TiedProblem problem;
   expect_sentence([&] { problem.make({.max_norm = 1, .update_in_backward = true}); },

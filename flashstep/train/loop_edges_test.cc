@@ -1,0 +1,188 @@
+// The loop with what users bring: modules that no file can hold, optimizers of classes of their
+// own, evaluations that throw, runs that shall be quiet.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "flashstep/checkpoint.h"
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/sentences.h"
+#include "flashstep/train/checkpoint_folder.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::expect_sentence;
+using torch::Tensor;
+
+// y = scaler (x w): a name that is also the loss scale's in checkpoints.
+struct ScaledNet : torch::nn::Module {
+  Tensor w = register_parameter("w", at::linspace(-1, 1, 12).view({4, 3}).clone());
+  Tensor scaler = register_parameter("scaler", at::ones({}));
+  Tensor loss(int64_t step) const {
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(step));
+    return (at::mm(at::randn({5, 4}, generator), w) * scaler - 1).square().mean();
+  }
+};
+
+struct OwnOptions : torch::optim::OptimizerCloneableOptions<OwnOptions> {
+  double rate = 0.1;
+};
+
+struct OwnState : torch::optim::OptimizerParamState {
+  Tensor velocity;
+};
+
+// Momentum, in a class that overrides nothing but step().
+struct OwnOptimizer : torch::optim::Optimizer {
+  bool has_state;
+  OwnOptimizer(std::vector<Tensor> parameters, bool keeps_velocity)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<OwnOptions>()),
+        has_state(keeps_velocity) {}
+  Tensor step(LossClosure) override {
+    const torch::NoGradGuard no_grad;
+    for (Tensor& parameter : param_groups_.front().params()) {
+      Tensor change = parameter.grad();
+      if (has_state) {
+        auto& slot = state_[parameter.unsafeGetTensorImpl()];
+        if (!slot) slot = std::make_unique<OwnState>();
+        Tensor& velocity = static_cast<OwnState&>(*slot).velocity;
+        velocity = velocity.defined() ? 0.9 * velocity + change : change.clone();
+        change = velocity;
+      }
+      parameter.sub_(change, 0.1);
+    }
+    return {};
+  }
+};
+
+class LoopEdges : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = fs::temp_directory_path() /
+                 str("loop_edges_", ::getpid(), "_",
+                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  LoopResult train(ScaledNet& net, torch::optim::Optimizer& optimizer, int64_t steps,
+                   const std::function<void(Job&, LoopOptions&)>& change = {}) {
+    Job job{net, optimizer, [&](int64_t step, int64_t) { return net.loss(step); }};
+    LoopOptions options;
+    options.run_directory = directory_;
+    options.steps = steps;
+    options.resume = true;
+    options.quiet = true;
+    options.step.max_norm = 0;
+    if (change) change(job, options);
+    return run(job, options);
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(LoopEdges, AModuleThatNoFileCanHoldIsRefusedBeforeItsSteps) {
+  for (const Tensor& buffer : {at::eye(3).to_sparse(), at::zeros({2}, at::kComplexDouble)}) {
+    ScaledNet net;
+    net.register_buffer("adjacency", buffer);
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    expect_sentence([&] { train(net, optimizer, 3); }, {"[safetensors] expected", "\"adjacency\""});
+    EXPECT_TRUE(at::equal(net.scaler, at::ones({}))) << "a step was taken";
+  }
+}
+
+TEST_F(LoopEdges, AnOptimizerThatDoesNotSaveItsStateIsRefusedAfterAStep) {
+  ScaledNet net;
+  OwnOptimizer optimizer(net.parameters(), /*keeps_velocity=*/true);
+  int64_t steps = 0;
+  expect_sentence(
+      [&] {
+        train(net, optimizer, 5, [&](Job& job, LoopOptions&) {
+          job.loss = [&](int64_t step, int64_t) {
+            ++steps;
+            return net.loss(step);
+          };
+        });
+      },
+      {"expected an optimizer whose save() writes its state", "OwnOptimizer"});
+  EXPECT_EQ(steps, 1);
+}
+
+TEST_F(LoopEdges, AnOptimizerMayHaveNoStateAndTellNoRate) {
+  ScaledNet net;
+  OwnOptimizer optimizer(net.parameters(), /*keeps_velocity=*/false);
+  EXPECT_EQ(train(net, optimizer, 3).steps, 3);
+  std::ifstream file(directory_ / "metrics.jsonl");
+  std::string line;
+  std::getline(file, line);
+  EXPECT_NE(line.find("\"lr\":null"), line.npos) << line;
+}
+
+TEST_F(LoopEdges, AParameterCalledScalerResumes) {
+  ScaledNet never_stopped, net;
+  {
+    AdamW optimizer(never_stopped.parameters(), torch::optim::AdamWOptions(1e-2));
+    for (int64_t step = 0; step < 6; ++step) {
+      optimizer.zero_grad();
+      never_stopped.loss(step).backward();
+      optimizer.step();
+    }
+  }
+  for (const int64_t steps : {3, 6}) {
+    ScaledNet fresh;
+    AdamW optimizer(fresh.parameters(), torch::optim::AdamWOptions(1e-2));
+    train(fresh, optimizer, steps);
+    net = fresh;
+  }
+  EXPECT_TRUE(testing::same_bits(net.scaler, never_stopped.scaler));
+  EXPECT_TRUE(testing::same_bits(net.w, never_stopped.w));
+}
+
+TEST_F(LoopEdges, ALastEvaluationThatThrowsCostsNoSteps) {
+  ScaledNet net;
+  AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+  const auto failing = [](Job& job, LoopOptions& options) {
+    options.evaluate_every = 100;
+    job.held_out_loss = [calls = 0]() mutable -> double {
+      if (calls++ > 0) throw MachineError("no memory to evaluate");
+      return 1;
+    };
+  };
+  EXPECT_THROW(train(net, optimizer, 4, failing), MachineError);
+  EXPECT_EQ(list_checkpoints(directory_ / "checkpoints"), std::vector<int64_t>{4});
+}
+
+TEST_F(LoopEdges, AQuietRunWarnsOfADamagedCheckpoint) {
+  const auto often = [](Job&, LoopOptions& options) { options.checkpointing_interval = 2; };
+  {
+    ScaledNet net;
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    ::testing::internal::CaptureStderr();
+    train(net, optimizer, 4, often);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  }
+  std::ofstream(directory_ / "checkpoints" / "step_00000004" / "model.safetensors") << "x";
+  ScaledNet net;
+  AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+  ::testing::internal::CaptureStderr();
+  train(net, optimizer, 5, often);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("step_00000004"), said.npos) << said;
+}
+
+}  // namespace
+}  // namespace flashstep
