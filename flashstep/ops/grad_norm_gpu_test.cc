@@ -142,5 +142,22 @@ TEST_F(GradNormGpu, InAGraphAndOnASideStream) {
   }
 }
 
+TEST_F(GradNormGpu, ClipsByAFloat32Factor) {
+  for (const auto dtype : kGradientDtypes) {
+    const std::vector<Tensor> gradients = {at::randn({4097}, kOnGpu).to(dtype),
+                                           at::randn({}, kOnGpu).to(dtype),
+                                           at::randn({7, 9}, kOnGpu).to(dtype).t()};
+    const Tensor norm = grad_norm(gradients);
+    const double max_norm = 0.7003 * norm.item<double>();
+    const Tensor factor = clip_factor(norm, max_norm);
+    std::vector<Tensor> expected;
+    for (const Tensor& gradient : gradients)
+      expected.push_back((gradient.to(at::kFloat) * factor).to(dtype));
+    clip_to_norm(gradients, norm, max_norm);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      EXPECT_TRUE(same_bits(gradients[i], expected[i])) << dtype << " " << i;
+  }
+}
+
 }  // namespace
 }  // namespace flashstep
