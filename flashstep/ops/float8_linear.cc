@@ -111,9 +111,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> float8_linear_forward(const Tensor& r
                                                                  bool wants_weight) {
   const Tensor y = at::empty({rows.size(0), weight.size(0)}, rows.options());
   if (rows.size(0) == 0) {
-    const auto wide = rows.options().dtype(at::kFloat);
-    return {y, at::empty({rows.size(1), 0}, rows.options().dtype(at::kFloat8_e4m3fn)),
-            at::ones({}, wide), at::ones({}, wide)};
+    const Tensor scale = at::ones({}, rows.options().dtype(at::kFloat));
+    Tensor columns;
+    if (wants_weight)
+      columns = at::empty({rows.size(1), 0}, rows.options().dtype(at::kFloat8_e4m3fn));
+    return {y, columns, scale, scale.clone()};
   }
   const Float8Matrix x = rounded(rows, at::kFloat8_e4m3fn, layout_of(true, wants_weight));
   const Float8Matrix w = rounded(weight, at::kFloat8_e4m3fn, Float8Layout::kRows);

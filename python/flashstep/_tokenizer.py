@@ -82,7 +82,7 @@ class Tokenizer:
 
     @classmethod
     def _of_parts(cls, *parts: Any) -> Tokenizer:
-        later = (False, False, "gpt2", False, -1, [])  # what copies of earlier versions do not have
+        later: tuple[Any, ...] = (False, False, "gpt2", False, -1, [])  # what copies of earlier versions do not have
         return cls._of(classes.Tokenizer(*parts, *later[len(parts) - 4 :]))
 
     def __reduce__(self) -> Any:  # copies, and other processes, get the same
