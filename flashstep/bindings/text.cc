@@ -65,7 +65,7 @@ class TokenizerObject : public torch::CustomClassHolder {
         flashstep::encode_to_file(tokenizer_, paths_of(files), path, options));
   }
   // Tokens by id one behind the other, their lengths, the ids of merges' pairs, those of special
-  // tokens, split_digits, lacks_bytes, pattern, ignore_merges, bos_id (-1: none).
+  // tokens, split_digits, lacks_bytes, pattern, ignore_merges, bos_id (-1: none), shown_ids.
   std::tuple<Tensor, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, bool, bool,
              std::string, bool, int64_t, std::vector<int64_t>>
   parts() {

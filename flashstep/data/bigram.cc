@@ -146,8 +146,8 @@ class InterpolatedBigram {
 
 double bigram_cross_entropy(const TokenFile& train, const TokenFile& held_out, int64_t vocab_size,
                             const ProgressFunction& progress) {
-  require(train.size() >= 20, "[bigram] expected at least 20 tokens to train on, got ",
-          train.size(), " in ", train.path().string());
+  require(train.size() >= kFewestBigramTokens, "[bigram] expected at least ", kFewestBigramTokens,
+          " tokens to train on, got ", train.size(), " in ", train.path().string());
   require(held_out.size() >= 2, "[bigram] expected at least 2 held-out tokens, got ",
           held_out.size(), " in ", held_out.path().string());
   train.check_ids_below(vocab_size);

@@ -8,6 +8,8 @@
 
 namespace flashstep {
 
+inline constexpr uint64_t kFewestBigramTokens = 20;
+
 // Mean over t >= 1 of -log p(x[t] | x[t-1]) on `held_out`, in nats per token, of
 //   p(b | a) = w2 c(a b) / c(a) + w1 c(b) / N + w0 / vocab_size
 // with counts c over all N tokens of `train`. The weights (w2, w1, w0) sum to one and depend on
@@ -16,8 +18,8 @@ namespace flashstep {
 // Mercer, "Interpolated estimation of Markov source parameters", 1980).
 // Memory: two numbers per vocabulary entry and one per distinct pair of neighbours in `held_out`
 // and in that last tenth; `train` is streamed and may be of any size.
-// UserError if `train` has fewer than 20 tokens, `held_out` fewer than 2, or an id of either is not
-// below `vocab_size`.
+// UserError if `train` has fewer than kFewestBigramTokens, `held_out` fewer than 2, or an id of
+// either is not below `vocab_size`.
 double bigram_cross_entropy(const TokenFile& train, const TokenFile& held_out, int64_t vocab_size,
                             const ProgressFunction& progress = nullptr);
 

@@ -138,11 +138,22 @@ Tensor read_elements(const Kind& kind, const Tensor& parameter, int64_t begin, i
   return all;
 }
 
-// Of any other kind: what the first piece holds.
-Tensor read_value(const Kind& kind) {
+// Of any other kind: what the piece holds that element `begin` lies in. A rank that skipped the
+// update of its own piece has counted fewer steps than the others.
+Tensor read_value(const Kind& kind, int64_t begin) {
   if (kind.whole) return kind.whole->whole();
-  const Tensor value = kind.pieces.front().stored.whole();
-  for (size_t i = 1; i < kind.pieces.size(); ++i) kind.pieces[i].stored.read(0, 0);
+  const auto behind =
+      std::ranges::find_if(kind.pieces, [&](const Piece& piece) { return piece.begin > begin; });
+  const auto own = behind - kind.pieces.begin() - 1;
+  Tensor value;
+  for (ptrdiff_t i = 0; i < std::ssize(kind.pieces); ++i) {
+    const StoredTensor& stored = kind.pieces[static_cast<size_t>(i)].stored;
+    if (i == own) {
+      value = stored.whole();
+    } else {
+      stored.read(0, 0);
+    }
+  }
   return value;
 }
 
@@ -157,7 +168,8 @@ void cut_parameter(const std::vector<Kind>& kinds, const Tensor& parameter,
   }
   std::vector<Tensor> read;
   for (const Kind& kind : kinds)
-    read.push_back(kind.by_element ? read_elements(kind, parameter, begin, end) : read_value(kind));
+    read.push_back(kind.by_element ? read_elements(kind, parameter, begin, end)
+                                   : read_value(kind, begin));
   for (const NamedPiece* piece : pieces) {
     NamedTensors state;
     for (size_t i = 0; i < kinds.size(); ++i) {

@@ -69,6 +69,19 @@ TEST(CutJoined, IsThePartOfWhatWasJoined) {
   }
 }
 
+TEST(CutJoined, AValueIsThatOfThePiece) {
+  const NamedTensors parameters = {{"p", torch::zeros({10})}};
+  const Tensor& p = parameters[0].second;
+  const NamedTensors written = {{piece_name("p", p, 0, 6) + "/step", torch::full({}, 10.0)},
+                                {piece_name("p", p, 6, 10) + "/step", torch::full({}, 9.0)}};
+  for (const auto& [begin, end, steps] :
+       {std::tuple{0, 6, 10}, {6, 10, 9}, {2, 8, 10}, {7, 8, 9}, {0, 10, 10}}) {
+    const NamedTensors own = cut_joined(in_memory(written), parameters, {{"p", p, begin, end}});
+    ASSERT_EQ(own.size(), 1u);
+    EXPECT_EQ(own[0].second.item<double>(), steps) << begin;
+  }
+}
+
 // Stored tensors that note how much of them is read, and how often.
 struct Reads {
   int64_t elements = 0, calls = 0;

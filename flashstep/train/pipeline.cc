@@ -16,6 +16,7 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/cores.h"
 #include "flashstep/data.h"
+#include "flashstep/data/bigram.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
@@ -273,7 +274,9 @@ Job make_job(Training& training) {
     read_json(saved, saved_json, "the checkpoint's config");
     for (const std::string& change : check_resumable(saved, config)) say(training.options, change);
   };
-  if (training.directory == nullptr || !config.tokens.check_ids) return job;
+  if (training.directory == nullptr || !config.tokens.check_ids ||
+      tokens.size() < kFewestBigramTokens)
+    return job;
   try {
     job.bigram_loss =
         bigram_loss_of_run(training.directory->bigram(), tokens, training.data.validation_tokens,
