@@ -1,4 +1,5 @@
 """`flashstep import` as a user types it: what was exported comes back, files in parts, what is refused."""
+import array
 import json
 import os
 import resource
@@ -108,6 +109,18 @@ class ImportCommand(TrainCommandTest):
         safetensors("llama/model.safetensors", entries)
         self.assertNotIn("lm_head", flashstep("import", "llama", "--run", "tied").stderr)
         self.assertTrue(json.loads(Path("tied/config.json").read_text())["model"]["tie_embeddings"])
+
+    def test_float64_stays(self):
+        def widened(content):
+            return array.array("d", array.array("f", content)).tobytes()
+
+        entries = entries_of("llama/model.safetensors")
+        safetensors("llama/model.safetensors",
+                    {name: ("F64", shape, widened(content)) for name, (_, shape, content) in entries.items()})
+        self.succeeds("import", "llama", "--run", "run")
+        self.succeeds("export", "run", "--format", "llama", "--out", "again")
+        self.assertEqual(json.loads(Path("again/config.json").read_text())["torch_dtype"], "float64")
+        self.assertEqual({entry[0] for entry in entries_of("again/model.safetensors").values()}, {"F64"})
 
     def test_what_tokens_are(self):
         """Several ends of a text, and tokens that are added but not special, come and go."""
