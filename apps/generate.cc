@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
+#include "flashstep/error.h"
 #include "flashstep/train/trained_model.h"
 
 namespace flashstep::apps {
@@ -71,15 +72,29 @@ void add_generate(CLI::App& app) {
     TrainedModel trained = load_run(arguments->run, arguments->device);
     const std::string prompt =
         arguments->prompt == "-" ? standard_input() : std::move(arguments->prompt);
-    const SignalGuard guard;
-    const std::string text =
-        write_sample(trained.model, trained.tokenizer, prompt, arguments->sampling,
-                     trained.config.text.document_end, arguments->stops,
-                     [] { return SignalGuard::received() == 0; });
-    const std::string shown = shown_on(stdout, text) + "\n";
-    std::fwrite(shown.data(), 1, shown.size(), stdout);  // what the model wrote may have zero bytes
-    std::fflush(stdout);
-    check_interrupted("[generate] interrupted; what was written so far is printed");
+    size_t printed = 0;
+    const auto print = [&](const std::string& part) {
+      const std::string shown = shown_on(stdout, part);
+      std::fwrite(shown.data(), 1, shown.size(), stdout);  // it may have zero bytes
+      std::fflush(stdout);
+      printed += part.size();
+    };
+    std::string text;
+    int signal = 0;
+    {
+      const SignalGuard guard;
+      text = write_sample(trained.model, trained.tokenizer, prompt, arguments->sampling,
+                          trained.config.text.document_end, arguments->stops,
+                          [&](const std::string& part) {
+                            print(part);
+                            return SignalGuard::received() == 0 && std::ferror(stdout) == 0;
+                          });
+      signal = SignalGuard::received();
+    }
+    print(text.substr(printed) +
+          "\n");  // without a guard: who stopped reading (head) ends it without a sentence
+    if (signal != 0)
+      throw Interrupted(signal, "[generate] interrupted; what was written so far is printed");
   });
 }
 

@@ -202,14 +202,7 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
   std::string waiting;
   decode_pieces(tokenizer, tokens, [&](const std::string& bytes) {
     waiting += bytes;
-    size_t end = waiting.size();
-    // Keeps back what may go on: a first byte and two more at most. Behind three that are none, no
-    // character does.
-    for (size_t kept = 1; kept <= 3 && kept <= waiting.size(); ++kept) {
-      if ((static_cast<uint8_t>(waiting[waiting.size() - kept]) & 0xC0) == 0x80) continue;
-      end = waiting.size() - kept;
-      break;
-    }
+    const size_t end = whole_characters(waiting);
     const std::string text =
         shown_on(stdout, printable_utf8(std::string_view(waiting).substr(0, end)));
     std::fwrite(text.data(), 1, text.size(), stdout);

@@ -136,6 +136,17 @@ std::string printable_utf8(std::string_view bytes) {
   return out;
 }
 
+// A first byte and two more at most may go on. Behind three that are none, no character does.
+size_t whole_characters(std::string_view bytes) {
+  for (size_t kept = 1; kept <= 3 && kept <= bytes.size(); ++kept) {
+    const auto byte = static_cast<uint8_t>(bytes[bytes.size() - kept]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const size_t length = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    return kept < length ? bytes.size() - kept : bytes.size();
+  }
+  return bytes.size();
+}
+
 std::string json_spelling(std::string_view text) {
   using Json = nlohmann::json;
   return Json(text).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);

@@ -41,6 +41,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 // (Unicode 16, section 3.9, "substitution of maximal subparts").
 std::string printable_utf8(std::string_view bytes);
 
+// How many of the bytes to show of a text that goes on: all but a character's at its end that may
+// have more.
+size_t whole_characters(std::string_view bytes);
+
 // As JSON spells it, in quotes: one line, whatever it holds.
 std::string json_spelling(std::string_view text);
 

@@ -66,5 +66,26 @@ TEST(TextTest, MalformedUtf8BecomesOneReplacementPerMaximalPart) {
   EXPECT_EQ(printable_utf8("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), kR + kR + kR + kR + "A");
 }
 
+// Shown in parts, a text is what it is at once.
+TEST(WholeCharacters, KeepsBackWhatMayGoOn) {
+  EXPECT_EQ(whole_characters(""), 0u);
+  EXPECT_EQ(whole_characters("ab"), 2u);
+  EXPECT_EQ(whole_characters("a\xC3"), 1u);
+  EXPECT_EQ(whole_characters("a\xC3\xA9"), 3u);
+  EXPECT_EQ(whole_characters("\xF0\x9F\x98"), 0u);
+  EXPECT_EQ(whole_characters("\xF0\x9F\x98\x80"), 4u);
+  EXPECT_EQ(whole_characters("a\x80\x80"), 3u);
+  EXPECT_EQ(whole_characters("\x80\x80\x80\x80"), 4u);
+  const std::string text = "caf\xC3\xA9 \xE2\x82 \xF0\x9F\x98\x80\xFF\xC3\xE2\x82\xAC\x80\x80z";
+  std::string shown;
+  size_t told = 0;
+  for (size_t size = 0; size <= text.size(); ++size) {
+    const std::string_view rest = std::string_view(text).substr(told, size - told);
+    shown += printable_utf8(rest.substr(0, whole_characters(rest)));
+    told += whole_characters(rest);
+  }
+  EXPECT_EQ(shown + printable_utf8(text.substr(told)), printable_utf8(text));
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -44,6 +44,17 @@ class TextUntil {
 
   const std::string& text() const { return text_; }
 
+  // The size of the text without what one of the ends may begin with.
+  size_t certain() const {
+    size_t held = 0;
+    for (const std::string& end : ends_) {
+      size_t length = std::min(end.size() - 1, text_.size());
+      while (length > held && !text_.ends_with(std::string_view(end).substr(0, length))) --length;
+      held = std::max(held, length);
+    }
+    return text_.size() - held;
+  }
+
  private:
   std::vector<std::string> ends_;
   std::string text_;
@@ -109,7 +120,7 @@ TrainedModel load_run(const fs::path& path, const std::string& device_name) {
 std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
                          const SamplingConfig& sampling, const std::string& document_end,
                          const std::vector<std::string>& stops,
-                         const std::function<bool()>& goes_on) {
+                         const std::function<bool(const std::string& part)>& watch) {
   // A document begins where another one ends.
   const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got ",
@@ -127,6 +138,16 @@ std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const s
   }
   if (!document_end.empty()) ends.push_back(document_end);
   TextUntil written(std::move(ends));
+  std::string certain = prompt;
+  size_t taken = 0, told = 0;  // of what is written, and of all
+  const auto show = [&] {
+    certain.append(written.text(), taken, written.certain() - taken);
+    taken = written.certain();
+    const std::string_view rest = std::string_view(certain).substr(told);
+    const size_t whole = whole_characters(rest);
+    told += whole;
+    return watch(printable_utf8(rest.substr(0, whole)));
+  };
   GenerateOptions options;
   options.max_tokens = sampling.max_tokens;
   options.temperature = sampling.temperature;
@@ -135,13 +156,14 @@ std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const s
   options.seed = static_cast<uint64_t>(sampling.seed);
   options.on_token = [&](int64_t id) {
     // A model may have more ids than its tokenizer (a padded vocabulary); those mean nothing.
-    if (id >= tokenizer.vocab_size()) return goes_on();
     const auto token = static_cast<uint32_t>(id);
-    return written.add(tokenizer.decode(std::span(&token, 1))) && goes_on();
+    if (id < tokenizer.vocab_size() && !written.add(tokenizer.decode(std::span(&token, 1))))
+      return false;
+    return show();
   };
   const bool was_training = model->is_training();
   model->eval();
-  generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
+  if (show()) generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
   model->train(was_training);
   return printable_utf8(prompt + written.text());
 }

@@ -42,13 +42,15 @@ TrainedModel load_run(const std::filesystem::path& path, const std::string& devi
 // `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
 // before the first `document_end` (TextConfig; empty: there is none) or text of `stops` in it,
 // however many tokens that is. An empty prompt begins a document. UserError for one where
-// document_end is empty, too, and for an empty text among `stops`. `goes_on` is asked behind every
-// token. A note on stderr where the prompt is longer than the model's context.
+// document_end is empty, too, and for an empty text among `stops`. A note on stderr where the
+// prompt is longer than the model's context.
+// `watch` gets what of this is certain: the prompt, and behind every token what came to it, in
+// whole characters. False ends it.
 std::string write_sample(
     Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
     const SamplingConfig& sampling, const std::string& document_end,
     const std::vector<std::string>& stops = {},
-    const std::function<bool()>& goes_on = [] { return true; });
+    const std::function<bool(const std::string& part)>& watch = [](const auto&) { return true; });
 
 // "auto", "cpu" or "cuda" to a device. UserError for cuda where there is none.
 torch::Device device_by_name(const std::string& name);
