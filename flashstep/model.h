@@ -191,6 +191,8 @@ class TransformerImpl : public torch::nn::Module {
   // What initialize(seed) gives the parameters, part by part: for those that nobody holds whole.
   PartFill part_fill(uint64_t seed) const;
   const ModelConfig& config() const { return config_; }
+  // For positions [begin, begin + length) of tokens on `device`.
+  RotaryTables rotary_rows(int64_t begin, int64_t length, at::Device device);
 
   const BlockRunner& block_runner() const { return block_runner_; }
   void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
@@ -219,7 +221,6 @@ class TransformerImpl : public torch::nn::Module {
 
  private:
   void draw(const ParameterFill& fill) const;  // all but the norms
-  RotaryTables rotary_rows(int64_t begin, int64_t length, at::Device device);
   at::Tensor embed(const at::Tensor& tokens);  // (B, N) -> (B, N, C)
   at::Tensor head(const at::Tensor& hidden);   // (B, N, C) -> (B, N, V)
 

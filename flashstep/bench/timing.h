@@ -9,7 +9,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
-#include "flashstep/train/recorded_work.h"
+#include "flashstep/ops/recorded_work.h"
 
 namespace flashstep::tools {
 

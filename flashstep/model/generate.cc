@@ -6,6 +6,8 @@
 
 #include "flashstep/base/rng.h"
 #include "flashstep/error.h"
+#include "flashstep/model/decoder.h"
+#include "flashstep/ops/recorded_work.h"
 
 namespace flashstep {
 namespace {
@@ -30,9 +32,13 @@ void check(const ModelConfig& config, std::span<const int64_t> prompt,
 class Window {
  public:
   // For a text of at most so many tokens in all.
-  Window(Transformer& model, bool use_cache, int64_t tokens) : model_(model) {
+  Window(Transformer& model, const GenerateOptions& options, int64_t tokens)
+      : model_(model), options_(options) {
+    if (!options.use_cache) return;
+    if (Decoder::takes(model)) stream_.emplace();
     const int64_t room = std::min(tokens, model->config().context_length);
-    if (use_cache) cache_.emplace(model->config(), 1, room, model->lm_head->weight.options());
+    cache_.emplace(model->config(), 1, room, model->lm_head->weight.options());
+    if (stream_) decoder_.emplace(model, *cache_, options);
   }
 
   void add(int64_t token) {
@@ -49,21 +55,27 @@ class Window {
     tokens_.push_back(token);
   }
 
-  // Logits (V) after the last token.
-  at::Tensor next_logits() {
-    const at::NoGradGuard no_grad;
+  // What comes after the last token.
+  int64_t next(double uniform) {
     const int64_t known = cache_ ? cache_->length() : 0;
-    const auto fresh = at::tensor(at::ArrayRef<int64_t>(tokens_).slice(known), at::kLong)
-                           .unsqueeze(0)
-                           .to(model_->lm_head->weight.device());
-    const auto hidden = model_->hidden(fresh, cache_ ? &*cache_ : nullptr);
-    return model_->lm_head->forward(hidden.select(1, -1)).flatten();
+    const auto fresh = at::ArrayRef<int64_t>(tokens_).slice(known);
+    if (decoder_ && fresh.size() == 1) return decoder_->next(fresh.front(), uniform);
+    const at::NoGradGuard no_grad;
+    const auto hidden = model_->hidden(
+        at::tensor(fresh, at::kLong).unsqueeze(0).to(model_->lm_head->weight.device()),
+        cache_ ? &*cache_ : nullptr);
+    const auto logits =
+        model_->lm_head->forward(hidden.select(1, -1)).flatten().to(at::kCPU, at::kFloat);
+    return sample(std::span(logits.const_data_ptr<float>(), logits.numel()), options_, uniform);
   }
 
  private:
   Transformer& model_;
+  const GenerateOptions& options_;
   std::vector<int64_t> tokens_;
+  std::optional<GpuStream> stream_;  // the decoder's
   std::optional<KeyValueCache> cache_;
+  std::optional<Decoder> decoder_;
 };
 
 }  // namespace
@@ -130,13 +142,11 @@ std::vector<int64_t> generate(Transformer& model, std::span<const int64_t> promp
   const auto given = static_cast<int64_t>(prompt.size());
   const int64_t context = model->config().context_length;  // more is not kept
   if (given > context) prompt = prompt.last(context);
-  Window window(model, options.use_cache, given + std::min(options.max_tokens, context));
+  Window window(model, options, given + std::min(options.max_tokens, context));
   for (const int64_t token : prompt) window.add(token);
   std::vector<int64_t> generated;
   while (static_cast<int64_t>(generated.size()) < options.max_tokens) {
-    const auto logits = window.next_logits().to(at::kCPU, at::kFloat).contiguous();
-    const std::span<const float> values(logits.data_ptr<float>(), logits.numel());
-    const int64_t token = sample(values, options, rng.uniform());
+    const int64_t token = window.next(rng.uniform());
     if (options.stop_token && token == *options.stop_token) break;
     generated.push_back(token);
     if (options.on_token && !options.on_token(token)) break;

@@ -16,9 +16,9 @@
 #include "flashstep/group.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/ops/compute_copy.h"
+#include "flashstep/ops/recorded_work.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/train/optimizer_options.h"
-#include "flashstep/train/recorded_work.h"
 
 namespace flashstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "flashstep/train/recorded_work.h"
+#include "flashstep/ops/recorded_work.h"
 
 #include <exception>
 #include <mutex>

@@ -1,5 +1,5 @@
 #include "flashstep/error.h"
-#include "flashstep/train/recorded_work.h"
+#include "flashstep/ops/recorded_work.h"
 
 namespace flashstep {
 namespace {
