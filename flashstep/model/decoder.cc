@@ -74,7 +74,7 @@ bool Decoder::takes(Transformer& model) {
   using Runner = Tensor (*)(std::span<const BlockCall>, Tensor);
   const Runner* const runner = model->block_runner().target<Runner>();
   if (!head.is_cuda() || (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) ||
-      !takes_width(config.d_model) || !takes_width(config.d_ff) ||
+      !takes_width(config.d_model) || !takes_width(config.d_ff) || config.head_dim() % 8 != 0 ||
       config.head_dim() > model_cuda::kWidestHead || runner == nullptr ||
       *runner != run_blocks_in_order || !is_plain(model->token_embeddings->weight, head) ||
       !is_plain(head, head))
@@ -138,7 +138,8 @@ struct Decoder::State {
             .kv_heads = config.kv_heads(),
             .head_dim = config.head_dim(),
             .capacity = of_layer.keys.size(2),
-            .window = config.window};
+            .window = config.window,
+            .multiprocessors = multiprocessors};
   }
 
   RowProducts products(std::initializer_list<const Linear*> linears, const Tensor& of,

@@ -67,7 +67,7 @@ TEST_F(DecoderGpu, WritesWhatTheCpuWrites) {
                                            {4, 2, 8},
                                            {12, 2, 64},
                                            {20, 1, 8},
-                                           {40, 2, 2},
+                                           {40, 2, 8},
                                            {1, 1, 72},
                                            {2, 2, 128},
                                            {3, 1, 256},
@@ -185,7 +185,7 @@ TEST_F(DecoderGpu, SaysThatLogitsAreNaN) {
 TEST_F(DecoderGpu, TakesNoOtherModels) {
   Transformer model = on(at::kCPU, sizes(4, 2, 8));
   EXPECT_FALSE(Decoder::takes(model));
-  for (const ModelConfig& config : {sizes(2, 2, 10), sizes(1, 1, 264)}) {
+  for (const ModelConfig& config : {sizes(4, 2, 10), sizes(1, 1, 264)}) {
     model = on(kGpu, config);
     EXPECT_FALSE(Decoder::takes(model));
     Transformer theirs = on(at::kCPU, config);

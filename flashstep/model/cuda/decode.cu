@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include "flashstep/attention/cuda/launch.cuh"
 #include "flashstep/attention/cuda/ptx.cuh"
@@ -42,7 +43,7 @@ __global__ void embed_token_kernel(const __grid_constant__ EmbedToken a) {
 constexpr int kProductWarps = 8, kProductThreads = kProductWarps * kWarpLanes;
 constexpr int kBlocksAtOnce = 2;   // on a multiprocessor
 constexpr int kBytesAtOnce = 128;  // that a thread has in flight
-constexpr int kSharedBytes = kWidestRow * sizeof(float);
+constexpr int kMostSharedBytes = kWidestRow * sizeof(float);
 
 // Nothing is read again before all else has been.
 template <typename T>
@@ -54,10 +55,11 @@ __device__ Packed<T> load_once(const T* p) {
   return v;
 }
 
-// The four first of eight elements, then the four last: neighbouring lanes read neighbouring words.
-struct SharedVectors {
+// A row of x, zeros up to a multiple of a warp's vectors. The four first of eight elements, then
+// the four last: neighbouring lanes read neighbouring words.
+struct SharedRow {
   float4* words;
-  int count;
+  int count;  // of vectors, zeros included
   __device__ void write(int vector, const float (&x)[kVector]) const {
     words[vector] = make_float4(x[0], x[1], x[2], x[3]);
     words[vector + count] = make_float4(x[4], x[5], x[6], x[7]);
@@ -69,109 +71,131 @@ struct SharedVectors {
   }
 };
 
-// x, or rms_norm(x), into shared memory.
-__device__ void share_x(const RowProducts& a, const SharedVectors& shared) {
+// x, or rms_norm(x), into shared memory, once the kernel before has written x.
+__device__ void share_x(const RowProducts& a, const SharedRow& shared) {
   __shared__ float sums[kProductWarps];
+  const auto first = static_cast<int>(threadIdx.x);
+  const auto vectors = static_cast<int>(a.width / kVector);
+  float first_weight[kVector] = {};
+  if (a.norm_weight != nullptr && first < vectors)
+    ops_cuda::read(a.norm_weight + first * kVector, first_weight);
+  wait_for_previous_kernel();
   float squares = 0;
-  for (int v = static_cast<int>(threadIdx.x); v < shared.count; v += kProductThreads) {
-    float x[kVector];
-    ops_cuda::read(a.x + v * kVector, x);
+#pragma unroll 4
+  for (int v = first; v < shared.count; v += kProductThreads) {
+    float x[kVector] = {};
+    if (v < vectors) ops_cuda::read(a.x + v * kVector, x);
+    if (a.norm_weight != nullptr) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) squares = fmaf(x[i], x[i], squares);
+      for (int i = 0; i < kVector; ++i) squares = fmaf(x[i], x[i], squares);
+    }
     shared.write(v, x);
   }
   if (a.norm_weight != nullptr) {
     squares = block_sum<kProductWarps>(squares, sums);
     const float rstd = 1.0f / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
-    for (int v = static_cast<int>(threadIdx.x); v < shared.count; v += kProductThreads) {
+    for (int v = first; v < vectors; v += kProductThreads) {
       float x[kVector], weight[kVector];
       shared.read(v, x);
-      ops_cuda::read(a.norm_weight + v * kVector, weight);
+      if (v != first) ops_cuda::read(a.norm_weight + v * kVector, weight);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) x[i] = weight[i] * (x[i] * rstd);
+      for (int i = 0; i < kVector; ++i)
+        x[i] = (v == first ? first_weight[i] : weight[i]) * (x[i] * rstd);
       shared.write(v, x);
     }
   }
   __syncthreads();
 }
 
-// Row `task` of all matrices; of the gated ones, of matrix `which`.
-template <typename T>
-__device__ const T* row_of(const RowProducts& a, int64_t task, int which) {
-  if (!a.is_gated) {
-    for (which = 0; which < 2 && task >= a.rows[which]; ++which) task -= a.rows[which];
-  }
-  return static_cast<const T*>(a.weights[which]) + task * a.width;
-}
-
 template <typename T, int kRows>
 __global__ void __launch_bounds__(kProductThreads, kBlocksAtOnce)
-    row_products_kernel(const __grid_constant__ RowProducts a, int64_t tasks) {
+    row_products_kernel(const __grid_constant__ RowProducts a, int tasks) {
   constexpr int kSteps = kBytesAtOnce / static_cast<int>(sizeof(Packed<T>)) / kRows;
   extern __shared__ float4 shared_words[];
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int vectors = static_cast<int>(a.width / kVector);
-  const SharedVectors shared{shared_words, vectors};
-  Packed<T> weights[kRows][kSteps];
-  // The vectors of a row from step `first` on.
-  const auto fetch = [&](int64_t task, int first) {
+  const auto vectors = static_cast<int>(a.width / kVector);
+  const int steps = (vectors + kWarpLanes - 1) / kWarpLanes;  // of a row
+  const SharedRow shared{shared_words, steps * kWarpLanes};
+
+  // A warp takes rows task, task + stride, ... of all matrices, or of both gated ones, a vector a
+  // lane at each step, and reads kSteps ahead.
+  const int stride = static_cast<int>(gridDim.x) * kProductWarps;
+  int task =
+      static_cast<int>(blockIdx.x) * kProductWarps + static_cast<int>(threadIdx.x) / kWarpLanes;
+  int ahead = task, ahead_vector = lane;
+  const T* rows[kRows];
+  const auto find_rows = [&] {
+    int row = ahead, matrix = 0;
+    if constexpr (kRows == 1) {
+      for (; matrix < 2 && row >= a.rows[matrix]; ++matrix) row -= static_cast<int>(a.rows[matrix]);
+    }
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const T* from = row_of<T>(a, task, row);
+    for (int i = 0; i < kRows; ++i)
+      rows[i] = static_cast<const T*>(a.weights[matrix + i]) + row * a.width;
+  };
+  find_rows();
+  Packed<T> weights[kSteps][kRows] = {};
+  int last = ahead < tasks ? vectors : 0;
+  const auto fetch = [&](int slot) {
+    if (ahead_vector < last) {  // else what is there is multiplied by zeros
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int v = lane + (first + step) * kWarpLanes;
-        if (v < vectors) weights[row][step] = load_once(from + v * kVector);
-      }
+      for (int i = 0; i < kRows; ++i)
+        weights[slot][i] = load_once(rows[i] + ahead_vector * kVector);
+    }
+    ahead_vector += kWarpLanes;
+    if (ahead_vector < shared.count) return;
+    ahead_vector = lane;
+    ahead += stride;
+    if (ahead < tasks) {
+      find_rows();
+    } else {
+      last = 0;
     }
   };
-  int64_t task = static_cast<int64_t>(blockIdx.x) * kProductWarps + threadIdx.x / kWarpLanes;
-  if (task < tasks) fetch(task, 0);  // no kernel before writes weights
+#pragma unroll
+  for (int slot = 0; slot < kSteps; ++slot) fetch(slot);  // no kernel before writes weights
   allow_next_kernel();
-  wait_for_previous_kernel();
   share_x(a, shared);
+
+  float sums[kRows] = {};
+  int vector = lane;
   while (task < tasks) {
-    float sums[kRows] = {};
-    const int64_t next = task + static_cast<int64_t>(gridDim.x) * kProductWarps;
-    for (int first = 0; first * kWarpLanes < vectors; first += kSteps) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int v = lane + (first + step) * kWarpLanes;
-        if (v >= vectors) break;
-        float x[kVector];
-        shared.read(v, x);
+    for (int slot = 0; slot < kSteps; ++slot) {
+      float x[kVector];
+      shared.read(vector, x);
 #pragma unroll
-        for (int row = 0; row < kRows; ++row) {
-          float weight[kVector];
-          unpack(weights[row][step], weight);
+      for (int i = 0; i < kRows; ++i) {
+        float weight[kVector];
+        unpack(weights[slot][i], weight);
 #pragma unroll
-          for (int i = 0; i < kVector; ++i) sums[row] = fmaf(weight[i], x[i], sums[row]);
-        }
+        for (int j = 0; j < kVector; ++j) sums[i] = fmaf(weight[j], x[j], sums[i]);
       }
-      const int following = first + kSteps;
-      if (following * kWarpLanes < vectors) {
-        fetch(task, following);
-      } else if (next < tasks) {
-        fetch(next, 0);
-      }
-    }
+      fetch(slot);
+      vector += kWarpLanes;
+      if (vector < shared.count) continue;
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) sums[row] = warp_sum(sums[row]);
-    if (lane == 0) {
-      float y = sums[0];
-      if constexpr (kRows == 2) y = y * ops_cuda::sigmoid<float>(y) * sums[1];
-      a.y[task] = a.added == nullptr ? y : a.added[task] + y;
+      for (int i = 0; i < kRows; ++i) sums[i] = warp_sum(sums[i]);
+      if (lane == 0 && task < tasks) {
+        float y = sums[0];
+        if constexpr (kRows == 2) y = y * ops_cuda::sigmoid<float>(y) * sums[1];
+        a.y[task] = a.added == nullptr ? y : a.added[task] + y;
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) sums[i] = 0;
+      vector = lane;
+      task += stride;
     }
-    task = next;
   }
 }
 
 // ---- Attention: warps of a block take heads that share their keys, or parts of one head's. Blocks
-// divide the keys; the last one to be done adds up.
+// divide the keys, as many as run at once; the last one to be done adds up.
 
 constexpr int kAttendWarps = 16, kAttendThreads = kAttendWarps * kWarpLanes;
-constexpr int kKeysAtOnce = 8;   // of a warp; of wide heads half as many fit its registers
-constexpr int kMostBlocks = 64;  // that share one head's keys
+constexpr int kAttendBlocksAtOnce = 1;   // on a multiprocessor
+constexpr int kAttendBytesAtOnce = 128;  // of keys and values, that a thread has in flight
+constexpr int kFewestKeys = 8;           // that a warp takes
 
 // How the heads and keys of a call are divided.
 struct Division {
@@ -189,272 +213,252 @@ __host__ __device__ Division divide(const AttendToken& a) {
   d.head_blocks = (d.group + d.heads - 1) / d.heads;
   d.parts = kAttendWarps / d.heads;
   const int64_t keys = a.window > 0 && a.window < a.capacity ? a.window : a.capacity;
-  const int64_t blocks = (keys + d.parts * kKeysAtOnce - 1) / (d.parts * kKeysAtOnce);
-  d.key_blocks = static_cast<int>(blocks < kMostBlocks ? blocks : kMostBlocks);
+  const int64_t most = (keys + d.parts * kFewestKeys - 1) / (d.parts * kFewestKeys);
+  const int64_t blocks = kAttendBlocksAtOnce * a.multiprocessors / (a.kv_heads * d.head_blocks);
+  d.key_blocks = static_cast<int>(blocks < 1 ? 1 : blocks < most ? blocks : most);
   return d;
 }
 
-// Of one head, as a lane has them: elements 2 (lane + 32 i) and the next.
-template <int kPairs>
-struct HeadRow {
-  float2 pairs[kPairs];
-  template <typename T>
-  __device__ void read(const T* row, int dim, int lane) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int at = 2 * (lane + kWarpLanes * i);
-      pairs[i] = at < dim ? pair_at(row + at) : make_float2(0, 0);
-    }
-  }
-  __device__ void rotate(const float* cos, const float* sin, int dim, int lane) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int at = lane + kWarpLanes * i;
-      if (at >= dim / 2) continue;
-      const float2 x = pairs[i];
-      pairs[i].x = cos[at] * x.x - sin[at] * x.y;
-      pairs[i].y = sin[at] * x.x + cos[at] * x.y;
-    }
-  }
-  template <typename T>
-  __device__ void round_to() {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      pairs[i].x = static_cast<float>(static_cast<T>(pairs[i].x));
-      pairs[i].y = static_cast<float>(static_cast<T>(pairs[i].y));
-    }
-  }
-  template <typename T>
-  __device__ void write(T* row, int dim, int lane) const {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int at = 2 * (lane + kWarpLanes * i);
-      if (at >= dim) continue;
-      row[at] = static_cast<T>(pairs[i].x);
-      row[at + 1] = static_cast<T>(pairs[i].y);
-    }
-  }
-  __device__ float dot(const HeadRow& other) const {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      sum = fmaf(pairs[i].x, other.pairs[i].x, fmaf(pairs[i].y, other.pairs[i].y, sum));
-    return sum;
-  }
-  __device__ void add(float factor, const HeadRow& other) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      pairs[i].x = fmaf(factor, other.pairs[i].x, pairs[i].x);
-      pairs[i].y = fmaf(factor, other.pairs[i].y, pairs[i].y);
-    }
-  }
-  __device__ void scale(float factor) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) pairs[i].x *= factor, pairs[i].y *= factor;
-  }
-
- private:
-  static __device__ float2 pair_at(const float* p) { return *reinterpret_cast<const float2*>(p); }
-  static __device__ float2 pair_at(const __nv_bfloat16* p) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(p));
-  }
-  static __device__ float2 pair_at(const __half* p) {
-    return __half22float2(*reinterpret_cast<const __half2*>(p));
-  }
-};
-
 // softmax(scores) times values, of the keys so far: divided by `sum` at the end. Scores are in
-// powers of two.
-template <int kPairs>
+// powers of two. A lane has eight elements of the row, the kLanes lanes of a team all of them, and
+// each team of a warp keys of its own.
 struct Attended {
   float largest = -INFINITY, sum = 0;
-  HeadRow<kPairs> row = {};
+  float row[kVector] = {};
 
-  template <int kKeys>
-  __device__ void add(const float (&scores)[kKeys], const HeadRow<kPairs> (&values)[kKeys]) {
-    float now = largest;
-#pragma unroll
-    for (int key = 0; key < kKeys; ++key) now = fmaxf(now, scores[key]);
-    const float before = exp2_approx(largest - now);
+  __device__ void rescale(float now) {
+    const float factor = largest == now ? 1.0f : exp2_approx(largest - now);
     largest = now;
-    sum *= before;
-    row.scale(before);
+    sum *= factor;
 #pragma unroll
-    for (int key = 0; key < kKeys; ++key) {
-      const float weight = exp2_approx(scores[key] - now);
-      sum += weight;
-      row.add(weight, values[key]);
-    }
+    for (int i = 0; i < kVector; ++i) row[i] *= factor;
+  }
+  __device__ void add(float weight, float of_sum, const float (&values)[kVector]) {
+    sum = fmaf(weight, of_sum, sum);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) row[i] = fmaf(weight, values[i], row[i]);
   }
 };
 
-template <typename T, int kPairs>
-struct TokenAttention {
-  const AttendToken& a;
-  const Division division;
+template <int kLanes>
+__device__ float team_sum(float x) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+// All teams have what they have together.
+template <int kLanes>
+__device__ void join_teams(Attended& attended) {
+#pragma unroll
+  for (int step = kLanes; step < kWarpLanes; step *= 2) {
+    const float largest = __shfl_xor_sync(~0u, attended.largest, step);
+    const float sum = __shfl_xor_sync(~0u, attended.sum, step);
+    float row[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) row[i] = __shfl_xor_sync(~0u, attended.row[i], step);
+    const float now = fmaxf(attended.largest, largest);
+    if (now == -INFINITY) continue;  // neither has a key
+    attended.rescale(now);
+    attended.add(exp2_approx(largest - now), sum, row);
+  }
+}
+
+// Several shares of a head's keys, `stride` floats apart, in shared or global memory: the largest
+// score, the sum, then, at an even place of 16 bytes, the row.
+constexpr int kRowOfShare = 4;
+
+template <int kLanes>
+struct Shares {
+  float* first;
+  int64_t stride;
+  int dim, lane;
+  int at = lane % kLanes * kVector;  // in a row
+
+  __device__ void write(int index, const Attended& attended) const {
+    float* const share = first + index * stride;
+    if (lane == 0) {
+      share[0] = attended.largest;
+      share[1] = attended.sum;
+    }
+    if (lane < kLanes && at < dim) ops_cuda::write(share + kRowOfShare + at, attended.row);
+  }
+  // Shares begin, begin + step, ... below `end` together.
+  __device__ Attended joined(int begin, int end, int step) const {
+    Attended all;
+    constexpr int kTeams = kWarpLanes / kLanes;
+#pragma unroll 4
+    for (int i = begin + lane / kLanes * step; i < end; i += kTeams * step) {
+      const float* const share = first + i * stride;
+      float row[kVector] = {};
+      if (at < dim) ops_cuda::read(share + kRowOfShare + at, row);
+      const float now = fmaxf(all.largest, share[0]);
+      if (now == -INFINITY) continue;
+      all.rescale(now);
+      all.add(exp2_approx(share[0] - now), share[1], row);
+    }
+    join_teams<kLanes>(all);
+    return all;
+  }
+};
+
+template <typename T, int kLanes>
+__global__ void __launch_bounds__(kAttendThreads, kAttendBlocksAtOnce)
+    attend_token_kernel(const __grid_constant__ AttendToken a) {
+  constexpr int kTeams = kWarpLanes / kLanes;
+  constexpr int kSteps = kAttendBytesAtOnce / static_cast<int>(sizeof(Packed<T>)) / 2;
+  constexpr int kShare = kLanes * kVector + kRowOfShare;
+  alignas(16) __shared__ float shared[kAttendWarps * kShare];
+  __shared__ bool is_last;
+  allow_next_kernel();
+  const Division division = divide(a);
+  const int dim = static_cast<int>(a.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  const int part = warp / division.heads;
-  const int of_group = static_cast<int>(blockIdx.z) * division.heads + warp % division.heads;
-  const bool has_work = part < division.parts && of_group < division.group;
+  const int part = warp / division.heads, of_block = warp % division.heads;
+  const int of_group = static_cast<int>(blockIdx.z) * division.heads + of_block;
+  const bool has_head = part < division.parts && of_group < division.group;
   const int64_t kv_head = blockIdx.y, head = kv_head * division.group + of_group;
-  const int dim = static_cast<int>(a.head_dim);
+  const int at = lane % kLanes * kVector;  // of a row
+  const bool has_part = has_head && at < dim;
 
-  __device__ const T* key_at(int64_t at) const {
-    return static_cast<const T*>(a.keys) + (kv_head * a.capacity + at) * a.head_dim;
-  }
-  __device__ const T* value_at(int64_t at) const {
-    return static_cast<const T*>(a.values) + (kv_head * a.capacity + at) * a.head_dim;
-  }
-  __device__ int slots() const { return division.key_blocks * division.parts; }
-  // The largest score, the sum, then the row.
-  __device__ float* partial(int slot) const {
-    return a.partials + (head * slots() + slot) * (a.head_dim + 2);
-  }
-
-  __device__ HeadRow<kPairs> rotated(const float* row, int64_t position) const {
-    HeadRow<kPairs> x;
-    x.read(row, dim, lane);
-    x.rotate(a.cos + position * dim / 2, a.sin + position * dim / 2, dim, lane);
-    return x;
-  }
-
-  // Keys [begin, end) of the cache, of which this warp takes every parts-th group.
-  __device__ void attend(const HeadRow<kPairs>& q, int64_t begin, int64_t end,
-                         Attended<kPairs>& attended) const {
-    constexpr int kKeys = kPairs > 2 ? kKeysAtOnce / 2 : kKeysAtOnce;
-    for (int64_t first = begin + part * kKeys; first < end; first += division.parts * kKeys) {
-      HeadRow<kPairs> keys[kKeys], values[kKeys];
-      float scores[kKeys];
-#pragma unroll
-      for (int i = 0; i < kKeys; ++i) {
-        if (first + i < end) {
-          keys[i].read(key_at(first + i), dim, lane);
-          values[i].read(value_at(first + i), dim, lane);
-        } else {
-          values[i] = {};
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kKeys; ++i)
-        scores[i] = first + i < end ? warp_sum(q.dot(keys[i])) : -INFINITY;
-      attended.add(scores, values);
-    }
-  }
-
-  // What the token itself brings, of the block whose keys reach to it.
-  __device__ void attend_to_itself(const HeadRow<kPairs>& q, int64_t position,
-                                   Attended<kPairs>& attended) const {
-    const float* k = a.qkv + (a.heads + kv_head) * a.head_dim;
-    HeadRow<kPairs> key = rotated(k, position), value[1];
-    value[0].read(k + a.kv_heads * a.head_dim, dim, lane);
-    key.template round_to<T>();
-    value[0].template round_to<T>();
-    const float score[1] = {warp_sum(q.dot(key))};
-    attended.add(score, value);
-    if (warp == 0 && blockIdx.z == 0) {
-      key.write(const_cast<T*>(key_at(position)), dim, lane);
-      value[0].write(const_cast<T*>(value_at(position)), dim, lane);
-    }
-  }
-
-  // This warp's share of the slots, weighed against the largest of all.
-  __device__ HeadRow<kPairs> sum_of_slots(int used, float& sum) const {
-    float largest = -INFINITY;
-    for (int slot = lane; slot < used; slot += kWarpLanes)
-      largest = fmaxf(largest, __ldcg(partial(slot)));
-#pragma unroll
-    for (int step = kWarpLanes / 2; step > 0; step /= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-    sum = 0;
-    for (int slot = lane; slot < used; slot += kWarpLanes)
-      sum = fmaf(exp2_approx(__ldcg(partial(slot)) - largest), __ldcg(partial(slot) + 1), sum);
-    sum = warp_sum(sum);
-    HeadRow<kPairs> row = {};
-#pragma unroll 8
-    for (int slot = part; slot < used; slot += division.parts) {
-      HeadRow<kPairs> other;
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int at = 2 * (lane + kWarpLanes * i);
-        other.pairs[i] = at < dim ? __ldcg(reinterpret_cast<const float2*>(partial(slot) + 2 + at))
-                                  : make_float2(0, 0);
-      }
-      row.add(exp2_approx(__ldcg(partial(slot)) - largest), other);
-    }
-    return row;
-  }
-};
-
-template <typename T, int kPairs>
-__global__ void __launch_bounds__(kAttendThreads)
-    attend_token_kernel(const __grid_constant__ AttendToken a) {
-  const TokenAttention<T, kPairs> work{a, divide(a)};
-  const Division& division = work.division;
-  allow_next_kernel();
-  wait_for_previous_kernel();
+  // Which keys this block and this team have.
   const int64_t position = *a.position;
   const int64_t begin = a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
   const int64_t count = position + 1 - begin;
-  const int64_t least = division.parts * kKeysAtOnce;
-  int64_t of_block = (count + gridDim.x - 1) / gridDim.x;
-  if (of_block < least) of_block = least;
-  const auto blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
-  if (blockIdx.x >= blocks) return;
+  const int64_t least = division.parts * kFewestKeys;
+  int64_t share = (count + gridDim.x - 1) / gridDim.x;
+  if (share < least) share = least;
+  const auto blocks = static_cast<int>((count + share - 1) / share);
+  const auto block = static_cast<int>(blockIdx.x);
+  if (block >= blocks) return;
+  const int64_t end = min(begin + (block + 1) * share, position);  // the token's own comes last
+  const int key_step = division.parts * kTeams;
+  int64_t first = begin + block * share + part * kTeams + lane / kLanes;
 
-  const int64_t first = begin + blockIdx.x * of_block;
-  if (work.has_work) {
-    HeadRow<kPairs> q = work.rotated(a.qkv + work.head * a.head_dim, position);
-    q.scale(static_cast<float>(std::numbers::log2e) / sqrtf(static_cast<float>(a.head_dim)));
-    Attended<kPairs> attended;
-    work.attend(q, first, min(first + of_block, position), attended);
-    if (blockIdx.x + 1 == blocks && work.part == 0) work.attend_to_itself(q, position, attended);
-    float* const partial = work.partial(static_cast<int>(blockIdx.x) * division.parts + work.part);
-    if (work.lane == 0) {
-      partial[0] = attended.largest;
-      partial[1] = attended.sum;
+  T* const keys = static_cast<T*>(a.keys) + kv_head * a.capacity * dim + at;
+  T* const values = static_cast<T*>(a.values) + kv_head * a.capacity * dim + at;
+  Packed<T> some_keys[kSteps] = {}, some_values[kSteps] = {};
+  const auto fetch = [&] {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int64_t key = first + i * key_step;
+      if (!has_part || key >= end) break;
+      some_keys[i] = ops_cuda::load(keys + key * dim);
+      some_values[i] = ops_cuda::load(values + key * dim);
     }
-    attended.row.write(partial + 2, work.dim, work.lane);
-  }
-
-  __shared__ bool is_last;
-  __shared__ float rows[kAttendWarps][64 * kPairs];
-  unsigned* const arrived = a.arrived + blockIdx.y * gridDim.z + blockIdx.z;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(arrived, 1) + 1 == blocks;
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  float sum = 0;
-  if (work.has_work) {
-    const auto row = work.sum_of_slots(static_cast<int>(blocks) * division.parts, sum);
-    row.write(rows[work.warp], work.dim, work.lane);
-  }
-  __syncthreads();
-  if (work.has_work && work.part == 0) {
-    for (int i = work.lane; i < work.dim; i += kWarpLanes) {
-      float x = 0;
-      for (int part = 0; part < division.parts; ++part)
-        x += rows[work.warp + part * division.heads][i];
-      a.out[work.head * a.head_dim + i] = x / sum;
+  };
+  fetch();  // written by tokens before
+  float cos[kVector / 2] = {}, sin[kVector / 2] = {};
+  if (has_part) {
+#pragma unroll
+    for (int i = 0; i < kVector / 2; ++i) {
+      cos[i] = a.cos[(position * dim + at) / 2 + i];
+      sin[i] = a.sin[(position * dim + at) / 2 + i];
     }
   }
-  if (threadIdx.x == 0) *arrived = 0;
+  const auto rotated = [&](const float* row, float(&x)[kVector]) {
+    if (has_part) ops_cuda::read(row + at, x);
+#pragma unroll
+    for (int i = 0; i < kVector / 2; ++i) {
+      const float even = x[2 * i], odd = x[2 * i + 1];
+      x[2 * i] = cos[i] * even - sin[i] * odd;
+      x[2 * i + 1] = sin[i] * even + cos[i] * odd;
+    }
+  };
+  wait_for_previous_kernel();
+
+  float q[kVector] = {};
+  rotated(a.qkv + head * dim, q);
+  const float scale = static_cast<float>(std::numbers::log2e) / sqrtf(static_cast<float>(dim));
+  const auto score_of = [&](const Packed<T>& packed) {
+    float key[kVector], sum = 0;
+    unpack(packed, key);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum = fmaf(q[i], key[i], sum);
+    return scale * team_sum<kLanes>(sum);
+  };
+  Attended attended;
+  const auto add = [&](float score, const Packed<T>& packed) {
+    float value[kVector];
+    unpack(packed, value);
+    attended.add(exp2_approx(score - attended.largest), 1, value);
+  };
+  const int64_t of_warp = first - lane / kLanes;
+  for (int64_t done = of_warp; done < end; done += kSteps * key_step) {
+    float scores[kSteps], now = attended.largest;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const float score = score_of(some_keys[i]);
+      scores[i] = first + i * key_step < end ? score : -INFINITY;
+      now = fmaxf(now, scores[i]);
+    }
+    if (first < end) attended.rescale(now);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (first + i * key_step < end) add(scores[i], some_values[i]);
+    }
+    first += kSteps * key_step;
+    fetch();
+  }
+  join_teams<kLanes>(attended);
+  if (has_head && block + 1 == blocks && part == 0) {
+    const float* const k = a.qkv + (a.heads + kv_head) * dim;
+    float key[kVector] = {}, value[kVector] = {};
+    rotated(k, key);
+    if (has_part) ops_cuda::read(k + a.kv_heads * dim + at, value);
+    Packed<T> packed_key, packed_value;
+    ops_cuda::pack(key, packed_key);
+    ops_cuda::pack(value, packed_value);
+    const float score = score_of(packed_key);
+    attended.rescale(fmaxf(attended.largest, score));
+    add(score, packed_value);
+    if (of_group == 0 && has_part && lane < kLanes) {
+      ops_cuda::store(keys + position * dim, packed_key);
+      ops_cuda::store(values + position * dim, packed_value);
+    }
+  }
+
+  const Shares<kLanes> of_warps{shared + of_block * division.parts * kShare, kShare, dim, lane};
+  const auto join_parts = [&] {
+    if (has_head) of_warps.write(part, attended);
+    __syncthreads();
+    if (has_head && part == 0) attended = of_warps.joined(0, division.parts, 1);
+  };
+  join_parts();
+  if (blocks > 1) {
+    const Shares<kLanes> of_blocks{a.partials + head * division.key_blocks * (dim + kRowOfShare),
+                                   dim + kRowOfShare, dim, lane};
+    if (has_head && part == 0) of_blocks.write(block, attended);
+    unsigned* const arrived = a.arrived + blockIdx.y * gridDim.z + blockIdx.z;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(arrived, 1) + 1 == blocks;
+    __syncthreads();
+    if (!is_last) return;
+    if (threadIdx.x == 0) *arrived = 0;
+    __threadfence();
+    if (has_head) attended = of_blocks.joined(part, blocks, division.parts);
+    join_parts();
+  }
+  if (has_part && part == 0 && lane < kLanes) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) attended.row[i] /= attended.sum;
+    ops_cuda::write(a.out + head * dim + at, attended.row);
+  }
 }
 
 template <typename T>
 cudaError_t attend(const AttendToken& a, cudaStream_t stream) {
   const Division d = divide(a);
   const dim3 grid(d.key_blocks, static_cast<unsigned>(a.kv_heads), d.head_blocks);
-  switch (divide_up(a.head_dim, 2 * kWarpLanes)) {
-    case 1:
-      return launch_after<attend_token_kernel<T, 1>>(grid, kAttendThreads, 0, stream, a);
-    case 2:
-      return launch_after<attend_token_kernel<T, 2>>(grid, kAttendThreads, 0, stream, a);
-    default:
-      return launch_after<attend_token_kernel<T, 4>>(grid, kAttendThreads, 0, stream, a);
-  }
+  const auto run = [&](auto lanes) {
+    return launch_after<attend_token_kernel<T, decltype(lanes)::value>>(grid, kAttendThreads, 0,
+                                                                        stream, a);
+  };
+  return a.head_dim <= 8 * kVector    ? run(std::integral_constant<int, 8>())
+         : a.head_dim <= 16 * kVector ? run(std::integral_constant<int, 16>())
+                                      : run(std::integral_constant<int, 32>());
 }
 
 template <typename T, int kRows>
@@ -462,8 +466,15 @@ cudaError_t multiply(const RowProducts& a, cudaStream_t stream) {
   const int64_t tasks = a.is_gated ? a.rows[0] : a.rows[0] + a.rows[1] + a.rows[2];
   const int64_t blocks = std::min<int64_t>(divide_up(tasks, kProductWarps),
                                            int64_t{kBlocksAtOnce} * a.multiprocessors);
-  return launch_after<row_products_kernel<T, kRows>>(static_cast<unsigned>(blocks), kProductThreads,
-                                                     kSharedBytes, stream, a, tasks);
+  constexpr auto kKernel = row_products_kernel<T, kRows>;
+  int ptx_version = 0;
+  const cudaError_t error = attention_cuda::prepare_kernel<kKernel>(kMostSharedBytes, ptx_version);
+  if (error != cudaSuccess) return error;
+  constexpr int64_t kOfAWarp = kWarpLanes * kVector;
+  const int64_t bytes =
+      divide_up(a.width, kOfAWarp) * kOfAWarp * static_cast<int64_t>(sizeof(float));
+  return launch_after<kKernel>(static_cast<unsigned>(blocks), kProductThreads,
+                               static_cast<int>(bytes), stream, a, static_cast<int>(tasks));
 }
 
 }  // namespace
@@ -484,7 +495,7 @@ cudaError_t row_products(const RowProducts& a, cudaStream_t stream) {
 
 int64_t attend_token_partials(const AttendToken& a) {
   const Division d = divide(a);
-  return a.heads * d.key_blocks * d.parts * (a.head_dim + 2);
+  return a.heads * d.key_blocks * (a.head_dim + kRowOfShare);
 }
 
 cudaError_t attend_token(const AttendToken& a, cudaStream_t stream) {

@@ -3,7 +3,9 @@
 //
 // All arithmetic is float32; weights and cache are of `type`. Every function enqueues on `stream`,
 // allocates nothing and never waits, so that it can be captured in a CUDA graph; what it returns is
-// the launch's error.
+// the launch's error. Kernels start while the one before still runs: token and position, and keys
+// and values of tokens before, are there before the first kernel of a token is enqueued behind
+// something that is no kernel (a copy).
 #pragma once
 
 #include <cstdint>
@@ -44,7 +46,7 @@ struct RowProducts {
 };
 cudaError_t row_products(const RowProducts& a, cudaStream_t stream);
 
-constexpr int64_t kWidestHead = 256;  // that attend_token takes; an even one
+constexpr int64_t kWidestHead = 256;  // that attend_token takes; a multiple of 8
 
 // Rotates the token's query and key, appends key and value to the cache at the token's position,
 // and attends to all keys, or the last `window`.
@@ -59,6 +61,7 @@ struct AttendToken {
   unsigned* arrived;        // (heads), 0 before and after
   int64_t heads, kv_heads, head_dim, capacity;
   int64_t window;  // 0: all keys
+  int multiprocessors;
 };
 int64_t attend_token_partials(const AttendToken& a);  // number of floats
 cudaError_t attend_token(const AttendToken& a, cudaStream_t stream);
