@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
+#include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/train/trained_model.h"
 
@@ -21,6 +22,18 @@ std::string standard_input() {
   std::string text(std::istreambuf_iterator<char>(std::cin), {});
   if (text.ends_with('\n')) text.pop_back();
   return text;
+}
+
+// Matrices as the run's products had them: half of the memory, in half of the time.
+void use_precision_of_training(TrainedModel& trained) {
+  const Precision precision = precision_by_name(trained.config.train.precision);
+  if (precision == Precision::kFloat32) return;
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : trained.model->parameters()) {
+    if (parameter.dim() > 1)
+      parameter.set_data(
+          parameter.to(precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf));
+  }
 }
 
 }  // namespace
@@ -72,6 +85,14 @@ void add_generate(CLI::App& app) {
     TrainedModel trained = load_run(arguments->run, arguments->device);
     const std::string prompt =
         arguments->prompt == "-" ? standard_input() : std::move(arguments->prompt);
+    const auto ids = static_cast<int64_t>(trained.tokenizer.encode(prompt).size());
+    const int64_t context = trained.model->config().context_length;
+    if (ids > context) {
+      std::fprintf(stderr,
+                   "[generate] NOTE: of the prompt's %s tokens the model sees the last %s\n",
+                   with_commas(ids).c_str(), with_commas(context).c_str());
+    }
+    if (trained.device.is_cuda()) use_precision_of_training(trained);
     size_t printed = 0;
     const auto print = [&](const std::string& part) {
       const std::string shown = shown_on(stdout, part);

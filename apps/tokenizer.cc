@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "flashstep/base/places.h"
@@ -45,12 +46,20 @@ struct TokenizerTrainArguments {
   std::string pattern = name_of(BpeOptions().pattern), out;
 };
 
+// Whether transformers takes `folder` for a model.
+bool has_model(const fs::path& folder) {
+  const fs::path config = folder / "config.json";
+  if (!fs::exists(config)) return false;
+  const auto json = nlohmann::json::parse(read_file(config), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("model_type");
+}
+
 // What is there already is a tokenizer, and not that of a model beside it.
 void require_tokenizer_to_replace(const fs::path& out) {
   const bool is_new = std::ranges::none_of(
       kTokenizerFiles, [&](const char* name) { return fs::exists(out / name); });
   if (is_new) return;
-  require(!fs::exists(out / "config.json"), "expected a folder without a tokenizer, got ", out,
+  require(!has_model(out), "expected a folder without a tokenizer, got ", out,
           ", whose tokenizer belongs to the model of its config.json");
   try {
     Tokenizer::load(out);

@@ -222,7 +222,7 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
 std::vector<std::string> words_to_parse(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   for (std::string& word : words)
-    if (word.ends_with(']')) word += kHidingBracket;
+    if (word.ends_with(']') || word.ends_with(kHidingBracket)) word += kHidingBracket;
   std::ranges::reverse(words);
   return words;
 }

@@ -125,7 +125,9 @@ class SentencesTest(unittest.TestCase):
             self.assertEqual(flashstep(*train, "made", *special).returncode, 0)
         tokens = json.loads(Path("made/tokenizer.json").read_text())["added_tokens"]
         self.assertEqual([token["content"] for token in tokens], ["[INST]", "[a,b]"])
-        Path("made/config.json").write_text("{}")
+        Path("made/config.json").write_text('{"train": {"steps": 5}}')  # of no model
+        self.assertEqual(flashstep(*train, "made", *special).returncode, 0)
+        Path("made/config.json").write_text('{"model_type": "llama"}')
         self.says(2, ["the model of its config.json"], *train, "made")
         os.mkdir("another")
         Path("another/tokenizer.json").write_text("{}")

@@ -124,7 +124,7 @@ void OptimizerConfig::visit(FieldVisitor& v) {
   v.field("momentum", momentum, {0, 0.999999}, "decay of the gradients' mean in Muon");
   v.field("beta1", beta1, {0, 0.999999}, "decay of the gradients' mean");
   v.field("beta2", beta2, {0, 0.9999999}, "decay of the squared gradients' mean");
-  v.field("eps", eps, {1e-30, 1}, "added to the root of the squared gradients' mean");
+  v.field("eps", eps, {0, 1}, "added to the root of the squared gradients' mean");
   v.field("weight_decay", weight_decay, {0, 10}, "decoupled weight decay");
   v.field("clip_norm", clip_norm, {0, kHuge}, "gradients are clipped to this global norm; 0: not");
   v.field(

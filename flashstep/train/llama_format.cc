@@ -305,10 +305,11 @@ bool has_head_of_its_own(const StoredTensors& tensors) {
       head->form.sizes() != embedding->form.sizes())
     return false;
   constexpr int64_t kPiece = int64_t{1} << 24;
+  const at::ScalarType wider =
+      at::promote_types(head->form.scalar_type(), embedding->form.scalar_type());
   for (int64_t begin = 0; begin < head->form.numel(); begin += kPiece) {
     const int64_t end = std::min(begin + kPiece, head->form.numel());
-    if (!at::equal(head->read(begin, end).to(at::kFloat),
-                   embedding->read(begin, end).to(at::kFloat)))
+    if (!at::equal(head->read(begin, end).to(wider), embedding->read(begin, end).to(wider)))
       return true;
   }
   return false;

@@ -56,7 +56,10 @@ class Loop {
     if (directory_ != nullptr && !options_.quiet) SignalGuard::announce(kStopping);
     while (step_ < options_.steps) {
       take_step();
-      if (step_ == resumed_at_ + 1) OptimizerTensors(job_, {}).check_state_is_saved();
+      if (!is_state_checked_ && !job_.optimizer.state().empty()) {
+        OptimizerTensors(job_, {}).check_state_is_saved();
+        is_state_checked_ = true;
+      }
       const int reason = reason_to_stop();
       if (reason == kGaveUp) give_up();
       if (reason != 0 && step_ < options_.steps) stop(reason);
@@ -158,7 +161,10 @@ class Loop {
       log_->add(step_, rate, std::move(result));
       log_->look();
     }
-    if (step_ == options_.steps) return;  // end() does the rest
+    if (step_ == options_.steps) {  // end() does the rest
+      if (log_) log_->flush(step_);
+      return;
+    }
     if (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0) evaluate();
     if (log_ && log_->is_due()) log_->flush(step_);
     if (options_.checkpointing_interval > 0 && step_ % options_.checkpointing_interval == 0)
@@ -328,19 +334,14 @@ class Loop {
   }
 
   LoopResult end() {
-    // A run that is resumed after its last step has all of this already.
-    if (resumed_at_ < options_.steps || options_.steps == 0) {
-      finish_saving();
-      try {
-        if (resumed_at_ < options_.steps) evaluate();
-        sample();
-      } catch (const std::exception&) {  // it ends the run, and costs no steps
-        // Of what all ranks do together it may have ended this one alone: the others do not save.
-        if (group() == nullptr || !(is_sharded() || job_.evaluates_together)) save();
-        throw;
-      }
-      save();
-    }
+    save();  // first: an evaluation or a sample that throws ends the run, and costs no steps
+    // A run that is resumed after its last step may have these already.
+    std::vector<int64_t> is_missing = {0, 0};
+    if (log_) is_missing = {!log_->is_evaluated(step_), !log_->is_sampled(step_)};
+    if (group() != nullptr) is_missing = group()->all_reduce(is_missing, Reduce::kMax);
+    if (is_missing[0] != 0) evaluate();
+    if (is_missing[1] != 0) sample();
+    if (log_) log_->sync(step_);
     finish();
     const RunCounters counters = log_ ? log_->counters() : RunCounters();
     return {step_, counters.skipped, counters.first_held_out_loss, counters.held_out_loss,
@@ -363,7 +364,7 @@ class Loop {
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointInWriting> saving_;  // on the ranks that write
   std::future<std::string> removing_;            // on the first; why it could not, or empty
-  bool has_told_of_waiting_ = false;
+  bool has_told_of_waiting_ = false, is_state_checked_ = false;
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
 

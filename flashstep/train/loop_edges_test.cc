@@ -5,7 +5,9 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unistd.h>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -14,9 +16,11 @@
 
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/train/checkpoint_folder.h"
 
@@ -152,18 +156,107 @@ TEST_F(LoopEdges, AParameterCalledScalerResumes) {
   EXPECT_TRUE(testing::same_bits(net.w, never_stopped.w));
 }
 
-TEST_F(LoopEdges, ALastEvaluationThatThrowsCostsNoSteps) {
-  ScaledNet net;
-  AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
-  const auto failing = [](Job& job, LoopOptions& options) {
-    options.evaluate_every = 100;
-    job.held_out_loss = [calls = 0]() mutable -> double {
-      if (calls++ > 0) throw MachineError("no memory to evaluate");
-      return 1;
-    };
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_F(LoopEdges, ALastEvaluationThatThrowsCostsNoStepsAndIsMadeUp) {
+  const auto run_with = [&](bool evaluates, bool samples) {
+    ScaledNet net;
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    return train(net, optimizer, 4, [&](Job& job, LoopOptions& options) {
+      const auto is_trained = [&net] { return !at::equal(net.scaler, at::ones({})); };
+      job.held_out_loss = [=]() -> double {
+        if (is_trained() && !evaluates) throw MachineError("no memory to evaluate");
+        return is_trained() ? 0.5 : 1;
+      };
+      job.sample = [=]() -> std::string {
+        if (is_trained() && !samples) throw MachineError("no memory to sample");
+        return "text";
+      };
+      options.evaluate_every = 100;
+    });
   };
-  EXPECT_THROW(train(net, optimizer, 4, failing), MachineError);
-  EXPECT_EQ(list_checkpoints(directory_ / "checkpoints"), std::vector<int64_t>{4});
+  const auto kept = [&] { return list_checkpoints(directory_ / "checkpoints"); };
+  const auto last_line = [&] { return lines_of(directory_ / "metrics.jsonl").back(); };
+  EXPECT_THROW(run_with(false, true), MachineError);
+  EXPECT_EQ(kept(), std::vector<int64_t>{4});
+  EXPECT_EQ(last_line().find("val_loss"), std::string::npos) << last_line();
+  EXPECT_THROW(run_with(true, false), MachineError);
+  for (int again = 0; again < 2; ++again) {  // the second has nothing to make up
+    const LoopResult result = run_with(true, again == 0);
+    EXPECT_EQ(result.first_held_out_loss, 1);
+    EXPECT_EQ(result.held_out_loss, 0.5);
+    EXPECT_EQ(lines_of(directory_ / "metrics.jsonl").size(), 5u);
+    EXPECT_NE(last_line().find("\"step\":4,\"loss\":"), std::string::npos) << last_line();
+    EXPECT_NE(last_line().find("\"val_loss\":0.5"), std::string::npos) << last_line();
+    EXPECT_EQ(
+        lines_of(directory_ / "samples.txt"),
+        (std::vector<std::string>{"=== after step 0 ===", "text", "=== after step 4 ===", "text"}));
+  }
+}
+
+// Whatever rank 0 does alone or all do together.
+TEST_F(LoopEdges, RanksSaveBeforeALastEvaluationThatThrows) {
+  for (const std::string what : {"evaluates", "evaluates together", "samples"}) {
+    const auto directory = [&](pid_t starter) {
+      return fs::temp_directory_path() / str("loop_edges_ranks_", starter, "_", what);
+    };
+    testing::start_ranks(
+        2,
+        [&](const Environment& environment) {
+          const Group group(environment);
+          directory_ = directory(::getppid());
+          ScaledNet net;
+          AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+          train(net, optimizer, 4, [&](Job& job, LoopOptions& options) {
+            job.parallel = data_parallelism(net, group);
+            job.evaluates_together = what == "evaluates together";
+            options.evaluate_every = 100;
+            const auto fail = [&net, &group, what](const std::string& where) {
+              if (where == what && group.is_first() && !at::equal(net.scaler, at::ones({})))
+                throw MachineError("no memory");
+            };
+            job.held_out_loss = [=]() -> double {
+              fail("evaluates");
+              fail("evaluates together");
+              return 1;
+            };
+            job.sample = [=] {
+              fail("samples");
+              return std::string();
+            };
+          });
+        },
+        [&](testing::Ranks& ranks) {
+          EXPECT_TRUE(ranks.wait_for_all(60)) << what << "\n" << ranks.all_output();
+          EXPECT_NE(ranks.exit_code(0), 0) << ranks.all_output();
+          EXPECT_EQ(list_checkpoints(directory(::getpid()) / "checkpoints"),
+                    std::vector<int64_t>{4})
+              << what << "\n"
+              << ranks.all_output();
+          fs::remove_all(directory(::getpid()));
+        });
+  }
+}
+
+TEST_F(LoopEdges, AFirstStepThatIsSkippedDoesNotHideAnOptimizerWithoutSave) {
+  ScaledNet net;
+  OwnOptimizer optimizer(net.parameters(), /*keeps_velocity=*/true);
+  int64_t steps = 0;
+  expect_sentence(
+      [&] {
+        train(net, optimizer, 5, [&](Job& job, LoopOptions&) {
+          job.loss = [&](int64_t step, int64_t) {
+            return ++steps == 1 ? net.loss(step) * NAN : net.loss(step);
+          };
+        });
+      },
+      {"expected an optimizer whose save() writes its state", "OwnOptimizer"});
+  EXPECT_EQ(steps, 2);
 }
 
 TEST_F(LoopEdges, AQuietRunWarnsOfADamagedCheckpoint) {

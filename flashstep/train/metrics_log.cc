@@ -68,7 +68,7 @@ Kept find_end(std::string_view lines, int64_t step, const std::string& source) {
 
 MetricsLog::MetricsLog(const std::filesystem::path& path) : path_(path) {
   const bool is_new = !std::filesystem::exists(path);
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw_errno(errno, str("cannot open ", path));
   try {
     if (is_new) sync_directory(path.parent_path());
@@ -94,11 +94,35 @@ void MetricsLog::append(std::string_view object) {
   require(object.find('\n') == std::string_view::npos,
           "[metrics] expected an object without line breaks, got one with");
   require_in_place();
-  const std::string line = str(object, '\n');
+  write_at(size_of(descriptor_, path_), str(object, '\n'));
+}
+
+void MetricsLog::add_to_last(std::string_view members) {
+  require_in_place();
+  constexpr std::string_view kEnd = "}\n";
+  const uint64_t end = size_of(descriptor_, path_) - kEnd.size();
+  try {
+    write_at(end, str(",", members, kEnd));
+  } catch (const MachineError&) {
+    write_at(end, kEnd);  // it has its place
+    throw;
+  }
+}
+
+std::string MetricsLog::last() const {
+  const MappedFile lines(path_);
+  const std::string_view whole = lines.bytes().substr(0, lines.bytes().rfind('\n') + 1);
+  if (whole.empty()) return "";
+  const size_t begin = whole.rfind('\n', whole.size() - 2) + 1;
+  return std::string(whole.substr(begin, whole.size() - 1 - begin));
+}
+
+void MetricsLog::write_at(uint64_t begin, std::string_view bytes) {
   const uint64_t before = size_of(descriptor_, path_);
   size_t done = 0;
-  while (done < line.size()) {  // once, unless the disk fills up
-    const ssize_t written = ::write(descriptor_, line.data() + done, line.size() - done);
+  while (done < bytes.size()) {  // once, unless the disk fills up
+    const ssize_t written = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
+                                     static_cast<off_t>(begin + done));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int error = errno;

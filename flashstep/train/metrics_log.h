@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace flashstep {
@@ -29,12 +30,19 @@ class MetricsLog {
   // path by now (the run's directory was removed or moved); the file is then as before.
   void append(std::string_view object);
 
+  // Gives the last line more members: JSON without its braces. MachineError as for append().
+  void add_to_last(std::string_view members);
+
+  // The last line; empty: there is none.
+  std::string last() const;
+
   // Makes the lines durable (fsync). Before every checkpoint, so that a power failure cannot leave
   // a checkpoint without its metrics. MachineError as for append().
   void sync();
 
  private:
   void require_in_place() const;
+  void write_at(uint64_t begin, std::string_view bytes);
 
   std::filesystem::path path_;
   int descriptor_ = -1;

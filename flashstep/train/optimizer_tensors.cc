@@ -95,20 +95,34 @@ std::vector<NamedPiece> OptimizerTensors::own_pieces(bool first_only) const {
   return pieces;
 }
 
+void OptimizerTensors::write_archive(
+    const std::function<size_t(const void* data, size_t size)>& write) const {
+  torch::serialize::OutputArchive archive;
+  try {
+    job_.optimizer.save(archive);
+    archive.save_to(write);
+  } catch (const c10::Error& error) {  // LBFGS has a history of undefined tensors
+    throw UserError(str("[checkpoint] expected an optimizer that LibTorch can save, got ",
+                        class_name(), ": ", error.what_without_backtrace()));
+  }
+}
+
 void OptimizerTensors::check_state_is_saved() const {
   const bool may_lack_it = adamw_ == nullptr && sharded_ == nullptr &&
                            !job_.optimizer.state().empty() &&
                            !class_name().starts_with("torch::optim::");
   if (!may_lack_it) return;
-  torch::serialize::OutputArchive archive;
-  job_.optimizer.save(archive);
   constexpr size_t kMoreThanNothing = size_t{64} << 10;
   std::string bytes;
-  archive.save_to([&](const void* data, size_t size) {
-    const size_t kept = std::min(size, kMoreThanNothing - bytes.size());
-    bytes.append(static_cast<const char*>(data), kept);
-    return size;
-  });
+  try {
+    write_archive([&](const void* data, size_t size) {
+      const size_t kept = std::min(size, kMoreThanNothing - bytes.size());
+      bytes.append(static_cast<const char*>(data), kept);
+      return size;
+    });
+  } catch (const UserError& error) {
+    throw AgreedError(error);
+  }
   if (bytes.size() == kMoreThanNothing) return;
   torch::serialize::InputArchive written;
   written.load_from(bytes.data(), bytes.size());
@@ -135,16 +149,10 @@ NamedTensors OptimizerTensors::read() const {
   if (sharded_ != nullptr) sharded_->consolidate(0);
   std::string bytes;
   on_first_rank(job_.parallel->group(), "[rank 0] ", [&] {
-    torch::serialize::OutputArchive archive;
-    std::ostringstream out;
-    try {
-      job_.optimizer.save(archive);
-      archive.save_to(out);
-    } catch (const c10::Error& error) {  // LBFGS has a history of undefined tensors
-      throw UserError(str("[checkpoint] expected an optimizer that LibTorch can save, got ",
-                          class_name(), ": ", error.what_without_backtrace()));
-    }
-    bytes = out.str();
+    write_archive([&](const void* data, size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+      return size;
+    });
   });
   if (!job_.parallel->is_main_rank()) return {};
   const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());

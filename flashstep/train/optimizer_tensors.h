@@ -1,6 +1,7 @@
 // The optimizer of a run in its checkpoints.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,6 +59,9 @@ class OptimizerTensors {
  private:
   // What this rank updates of each parameter; `first_only`: but for what an earlier rank has too.
   std::vector<NamedPiece> own_pieces(bool first_only) const;
+
+  // UserError if LibTorch cannot save it.
+  void write_archive(const std::function<size_t(const void* data, size_t size)>& write) const;
 
   const Job& job_;
   AdamW* adamw_;                   // the one inside, if it is sharded; null: another optimizer

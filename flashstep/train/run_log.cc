@@ -24,11 +24,17 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr double kFlushSeconds = 0.5;  // people see the bar move
 constexpr size_t kMostPending = 256;   // and the device's queue of small tensors stays short
 
-// The line of an evaluated step; the bigram model's loss, where known, stands beside.
-void add_held_out(OrderedJson& line, double loss, double bigram_loss) {
-  line["val_loss"] = loss;
-  if (std::isfinite(bigram_loss)) line["bigram_loss"] = bigram_loss;
+constexpr const char* kHeldOut = "val_loss";
+
+// Of an evaluated step's line; the bigram model's loss, where known, stands beside.
+OrderedJson held_out_members(double loss, double bigram_loss) {
+  OrderedJson members = {{kHeldOut, loss}};
+  if (std::isfinite(bigram_loss)) members["bigram_loss"] = bigram_loss;
+  return members;
 }
+
+// What the part of samples.txt begins with.
+std::string heading_of(int64_t step) { return flashstep::str("=== after step ", step, " ===\n"); }
 
 }  // namespace
 
@@ -49,6 +55,12 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
         "[resume] metrics.jsonl ",
         kept < 0 ? std::string("is missing or empty") : flashstep::str("ends at step ", kept),
         ", the checkpoint is of step ", first_step, ": the lines between were lost"));
+  }
+  written_ = kept;
+  if (is_evaluated(first_step)) {  // after the checkpoint was written
+    counters_.held_out_loss = OrderedJson::parse(metrics_.last())[kHeldOut].get<double>();
+    if (!std::isfinite(counters_.first_held_out_loss))
+      counters_.first_held_out_loss = counters_.held_out_loss;
   }
   events_ =
       std::make_unique<EventWriter>(directory.tensorboard(), first_step == 0 ? 0 : first_step + 1);
@@ -133,18 +145,26 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     }
     line["step_ms"] = std::round(step_s * 1e6) / 1e3;
     if (held_out_loss && entry.step == step) {
-      add_held_out(line, *held_out_loss, job_.bigram_loss);
+      line.update(held_out_members(*held_out_loss, job_.bigram_loss));
       scalars.emplace_back("loss/val", *held_out_loss);
     }
     if (skipped) line["skipped"] = true;
     metrics_.append(line.dump());
+    written_ = entry.step;
     events_->scalars(entry.step, scalars);
     if (i >= looked_at_) count_skipped(entry.step, skipped);
   }
   if (pending_.empty() && held_out_loss) {
-    OrderedJson line = {{"step", step}};
-    add_held_out(line, *held_out_loss, job_.bigram_loss);
-    metrics_.append(line.dump());
+    const OrderedJson members = held_out_members(*held_out_loss, job_.bigram_loss);
+    if (written_ == step) {
+      const std::string text = members.dump();
+      metrics_.add_to_last(text.substr(1, text.size() - 2));
+    } else {
+      OrderedJson line = {{"step", step}};
+      line.update(members);
+      metrics_.append(line.dump());
+      written_ = step;
+    }
     events_->scalar(step, "loss/val", *held_out_loss);
   }
   pending_.clear();
@@ -155,6 +175,17 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
   show(step);
   flushed_at_s_ = steady_seconds();
   paused_s_ = 0;
+}
+
+bool RunLog::is_evaluated(int64_t step) const {
+  if (written_ != step || step < 0) return false;
+  const OrderedJson line = OrderedJson::parse(metrics_.last(), nullptr, /*allow_exceptions=*/false);
+  return line.is_object() && line.contains(kHeldOut) && line[kHeldOut].is_number();
+}
+
+bool RunLog::is_sampled(int64_t step) const {
+  if (!std::filesystem::exists(samples_)) return false;
+  return read_file(samples_).find(heading_of(step)) != std::string::npos;
 }
 
 void RunLog::sync(int64_t step) {
@@ -193,7 +224,7 @@ void RunLog::print(const std::string& line) {
 
 // samples.txt has one part a step; a resumed run writes a part again instead of a second time.
 void RunLog::sample(int64_t step, const std::string& text) {
-  const std::string heading = flashstep::str("=== after step ", step, " ===\n");
+  const std::string heading = heading_of(step);
   std::string all = step > 0 && std::filesystem::exists(samples_) ? read_file(samples_) : "";
   all.resize(std::min(all.size(), all.find(heading)));
   write_file(samples_, all + heading + text + "\n");

@@ -35,6 +35,9 @@ class RunLog {
   // Writes all that waits, with the held-out loss at its last step if there is one (at step 0 there
   // are no others). Waits for the device.
   void flush(int64_t step, std::optional<double> held_out_loss = std::nullopt);
+  // Whether metrics.jsonl has a held-out loss of `step`, its last, and samples.txt a sample.
+  bool is_evaluated(int64_t step) const;
+  bool is_sampled(int64_t step) const;
   // flush(), then durable.
   void sync(int64_t step);
 
@@ -82,6 +85,7 @@ class RunLog {
   std::vector<Pending> pending_;
   size_t looked_at_ = 0;     // of pending_: whether these were skipped is counted
   int64_t gave_up_at_ = -1;  // the step, if too many in a row were skipped
+  int64_t written_ = -1;     // the step of the last line of metrics.jsonl
   double flushed_at_s_, paused_s_ = 0, tokens_per_s_ = 0;
 };
 

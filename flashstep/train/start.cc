@@ -165,6 +165,9 @@ void check_start(const Config& config, torch::Device device, const Group* group)
   require(
       config.train.bf16_products == "exact" || has_float8_products(device),
       "[config] expected a GPU of compute capability 8.9 or higher for train.bf16_products fp8");
+  constexpr double kLeastEps = 1e-30;
+  require(config.optimizer.eps >= kLeastEps, "[config] expected optimizer.eps of at least ",
+          kLeastEps, ", which keeps what has no gradient yet a number, got ", config.optimizer.eps);
   check_processes(config, group == nullptr ? 1 : group->world_size());
 }
 

@@ -125,12 +125,6 @@ std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const s
   const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got ",
           prompt.empty() ? "an empty one" : "bytes that have none");
-  const int64_t context = model->config().context_length;
-  if (static_cast<int64_t>(ids.size()) > context) {
-    std::fprintf(stderr, "[generate] NOTE: of the prompt's %s tokens the model sees the last %s\n",
-                 with_commas(static_cast<int64_t>(ids.size())).c_str(),
-                 with_commas(context).c_str());
-  }
   std::vector<std::string> ends = stops;
   for (const std::string& stop : stops) {
     require(!stop.empty(),

@@ -42,8 +42,7 @@ TrainedModel load_run(const std::filesystem::path& path, const std::string& devi
 // `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
 // before the first `document_end` (TextConfig; empty: there is none) or text of `stops` in it,
 // however many tokens that is. An empty prompt begins a document. UserError for one where
-// document_end is empty, too, and for an empty text among `stops`. A note on stderr where the
-// prompt is longer than the model's context.
+// document_end is empty, too, and for an empty text among `stops`.
 // `watch` gets what of this is certain: the prompt, and behind every token what came to it, in
 // whole characters. False ends it.
 std::string write_sample(
