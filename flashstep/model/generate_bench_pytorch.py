@@ -1,7 +1,7 @@
 """Time of a token as PyTorch generates it: what model_generate_bench measures, of the same sizes.
 
 A cache of fixed size, one token a step, the likeliest taken, all in torch.compile's CUDA graph:
-    python3 flashstep/model/generate_bench_pytorch.py [NAME...] [--eager]
+    python3 flashstep/model/generate_bench_pytorch.py [NAME...] [TOKENS OF THE PROMPT...] [--eager]
 """
 
 import statistics
@@ -91,11 +91,12 @@ def milliseconds_of_a_token(sizes, given, compiled):
 
 
 def main():
-    names = [word for word in sys.argv[1:] if word != "--eager"] or list(CASES)
+    words = sys.argv[1:]
+    names = [word for word in words if word in CASES] or list(CASES)
     for name in names:
-        for given in (128, 7680):
+        for given in [int(word) for word in words if word.isdigit()] or (128, 7680):
             torch.compiler.reset()
-            took = milliseconds_of_a_token(CASES[name], given, "--eager" not in sys.argv)
+            took = milliseconds_of_a_token(CASES[name], given, "--eager" not in words)
             print(f"{name:10} bf16     {given:6} {took:9.3f} ms, PyTorch {torch.__version__}", flush=True)
 
 

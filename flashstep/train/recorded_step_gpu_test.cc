@@ -18,6 +18,7 @@
 #include "flashstep/optim.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/gpus.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/train/test_recorded.h"
 
 namespace flashstep {
@@ -299,6 +300,22 @@ TEST_F(GpuLoop, EvaluatesSavesAndResumesBetweenReplays) {
   EXPECT_EQ(lines(run("recorded", GraphMode::kOn, 14)), launched);
   run("resumed", GraphMode::kOn, 6);
   EXPECT_EQ(lines(run("resumed", GraphMode::kOn, 14, /*resume=*/true)), launched);
+}
+
+TEST_F(GpuLoop, GivesUpWhereItsLastStepsAreNotFinite) {
+  FLASHSTEP_NEED_GPUS(1);
+  Transformer model(recorded_model(), /*seed=*/3, kGpu);
+  AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+  const Tensor row = torch::zeros({1, 8}, at::TensorOptions(kGpu).dtype(at::kLong));
+  Job job{*model, optimizer,
+          [&](int64_t step, int64_t) { return model->loss(row, row) * (step > 0 ? NAN : 1); }};
+  LoopOptions options;
+  options.run_directory = folder_;
+  options.steps = 5;
+  options.max_skipped_in_a_row = 4;
+  options.quiet = true;
+  EXPECT_NE(testing::refusal([&] { flashstep::run(job, options); }).find("in 4 steps in a row"),
+            std::string::npos);
 }
 
 }  // namespace
