@@ -42,7 +42,7 @@ __global__ void embed_token_kernel(const __grid_constant__ EmbedToken a) {
 
 constexpr int kProductWarps = 8, kProductThreads = kProductWarps * kWarpLanes;
 constexpr int kBlocksAtOnce = 2;   // on a multiprocessor
-constexpr int kBytesAtOnce = 128;  // that a thread has in flight
+constexpr int kBytesAtOnce = 128;  // that a thread has in flight: half as many are slower
 constexpr int kMostSharedBytes = kWidestRow * sizeof(float);
 
 // Nothing is read again before all else has been.
@@ -265,7 +265,7 @@ __device__ void join_teams(Attended& attended) {
 }
 
 // Several shares of a head's keys, `stride` floats apart, in shared or global memory: the largest
-// score, the sum, then, at an even place of 16 bytes, the row.
+// score, the sum, and behind 16 bytes the row.
 constexpr int kRowOfShare = 4;
 
 template <int kLanes>

@@ -1,7 +1,7 @@
 """Time of a token as PyTorch generates it: what model_generate_bench measures, of the same sizes.
 
 A cache of fixed size, one token a step, the likeliest taken, all in torch.compile's CUDA graph:
-    python3 flashstep/model/generate_bench_pytorch.py [NAME...] [TOKENS OF THE PROMPT...] [--eager]
+    python3 flashstep/model/generate_pytorch_bench.py [NAME...] [TOKENS OF THE PROMPT...] [--eager]
 """
 
 import statistics
@@ -91,6 +91,8 @@ def milliseconds_of_a_token(sizes, given, compiled):
 
 
 def main():
+    if not torch.cuda.is_available():
+        sys.exit("[generate_pytorch_bench] expected a GPU that PyTorch can use, got none")
     words = sys.argv[1:]
     names = [word for word in words if word in CASES] or list(CASES)
     for name in names:
