@@ -93,8 +93,8 @@ std::string onednn_isa() {
 
 CpuMultiplier cpu_multiplier() {
   static const unsigned int family = amd_family();
-  static const bool takes_packed =
-      at::hasMKL() && family >= 0x17 && !has_avx512() && packed::is_available();
+  static const bool takes_packed = at::hasMKL() && packed::is_available() &&
+                                   (family == 0x19 || (family >= 0x17 && !has_avx512()));
   // Limited, oneDNN may be limited to narrower instructions.
   static const bool takes_onednn =
       at::hasMKL() && at::hasMKLDNN() && family >= 0x1a && has_avx512() && onednn_isa().empty();
