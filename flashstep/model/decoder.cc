@@ -98,6 +98,7 @@ struct Decoder::State {
 
   State(Transformer& model, KeyValueCache& cache, const GenerateOptions& options)
       : model(model), cache(cache), options(options), config(model->config()) {
+    cache.check(config, /*batch=*/1);
     const Tensor& head = model->lm_head->weight;
     const auto floats = head.options().dtype(at::kFloat);
     x = at::empty({config.d_model}, floats);
@@ -110,7 +111,8 @@ struct Decoder::State {
     told_on_host = at::zeros({3}, at::TensorOptions(at::kLong).pinned_memory(true));
     drawn_on_host = at::zeros({2}, at::TensorOptions(at::kDouble).pinned_memory(true));
     const auto norm = [&](const RmsNorm& module) {
-      norms.push_back(module->weight.detach().to(floats).contiguous());
+      const Tensor weight = module->weight.detach().to(floats).contiguous();
+      norms.push_back(is_plain(weight, weight) ? weight : weight.clone());
     };
     for (const TransformerBlock& block : model->layers) {
       norm(block->ln1);
@@ -226,6 +228,10 @@ int64_t Decoder::next(int64_t token, double uniform) {
   const at::NoGradGuard no_grad;
   const c10::cuda::CUDAGuard device(state.x.device());
   const int64_t position = state.cache.length();
+  require(position < state.cache.layer(0).keys.size(2),
+          "[generate] expected room in the key-value cache, got one that is full");
+  require(token >= 0 && token < state.config.vocab_size, "[generate] expected token ids in [0, ",
+          state.config.vocab_size, "), got ", token);
   int64_t* const told = state.told_on_host.mutable_data_ptr<int64_t>();
   told[0] = token;
   told[1] = position;

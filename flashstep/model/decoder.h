@@ -12,8 +12,9 @@ namespace flashstep {
 
 class Decoder {
  public:
-  // Whether its kernels take the model: on a GPU, whole, of one 16- or 32-bit dtype (norms may be
-  // of another), widths multiples of 8, calling its blocks one after the other.
+  // Whether its kernels take the model: on a GPU, matrices dense, of one 16- or 32-bit dtype, at
+  // multiples of 16 bytes; widths multiples of 8 up to 16,384, of heads up to 256; and the block
+  // runner is run_blocks_in_order.
   static bool takes(Transformer& model);
 
   // All three outlive it. The cache is of one sequence, the model's dtype and device.
@@ -23,8 +24,8 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
 
   // What sample() draws of the logits behind `token`, which the cache then ends with, up to
-  // rounding: activations are float32 throughout. NotNumbers as for sample(). One stream calls it,
-  // a GpuStream's.
+  // rounding: activations are float32 throughout. NotNumbers as for sample(); UserError for a token
+  // that is none, or a cache that is full. One stream calls it, a GpuStream's.
   int64_t next(int64_t token, double uniform);
   // (V) float32: those of the last next(), which the next one writes anew.
   const at::Tensor& logits() const;

@@ -35,7 +35,7 @@ class Window {
   Window(Transformer& model, const GenerateOptions& options, int64_t tokens)
       : model_(model), options_(options) {
     if (!options.use_cache) return;
-    if (Decoder::takes(model)) stream_.emplace();
+    if (Decoder::takes(model)) stream_.emplace(model->lm_head->weight.device());
     const int64_t room = std::min(tokens, model->config().context_length);
     cache_.emplace(model->config(), 1, room, model->lm_head->weight.options());
     if (stream_) decoder_.emplace(model, *cache_, options);

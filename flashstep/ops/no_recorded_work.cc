@@ -9,7 +9,7 @@ namespace {
 }  // namespace
 
 struct GpuStream::State {};
-GpuStream::GpuStream() { refuse(); }
+GpuStream::GpuStream(std::optional<at::Device>) { refuse(); }
 GpuStream::~GpuStream() = default;
 
 struct RecordedWork::State {};

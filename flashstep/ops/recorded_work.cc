@@ -1,6 +1,7 @@
 #include "flashstep/ops/recorded_work.h"
 
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -40,15 +41,21 @@ void undo_capture(c10::DeviceIndex device, at::cuda::MempoolId_t memory) {
 }  // namespace
 
 struct GpuStream::State {
-  c10::cuda::CUDAStreamGuard guard{c10::cuda::getStreamFromPool()};
+  explicit State(c10::cuda::CUDAStream stream) : guard(stream) {}
+  c10::cuda::CUDAStreamGuard guard;  // makes the stream's device the current one, too
 };
-GpuStream::GpuStream() {
+GpuStream::GpuStream(std::optional<at::Device> device) {
+  const c10::DeviceIndex index = device ? device->index() : c10::cuda::current_device();
+  const c10::cuda::CUDAGuard guard(index);
   at::cuda::device_synchronize();  // what was computed on the default stream is there from now on
-  state_ = std::make_unique<State>();
+  thread_local std::map<c10::DeviceIndex, c10::cuda::CUDAStream> streams;
+  const auto [own, is_new] =
+      streams.try_emplace(index, c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index));
+  state_ = std::make_unique<State>(own->second);
 }
 GpuStream::~GpuStream() {
   try {
-    c10::cuda::getCurrentCUDAStream().synchronize();
+    state_->guard.current_stream().synchronize();
   } catch (const c10::Error&) {  // of a device that has failed, which the next call tells
   }
 }

@@ -4,14 +4,18 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+
+#include <c10/core/Device.h>
 
 namespace flashstep {
 
-// While one is alive this thread's tensors are computed on a stream of their own: CUDA captures no
-// work of the default one. It begins when the device has done all that it was given before.
+// While one is alive this thread's tensors are computed on a stream that is not the device's
+// default, of which CUDA captures no work: the thread's own of that device, whose memory is used
+// again. It begins when the device has done all that it was given before.
 class GpuStream {
  public:
-  GpuStream();
+  explicit GpuStream(std::optional<at::Device> device = {});  // else the current one
   ~GpuStream();
   GpuStream(const GpuStream&) = delete;
   GpuStream& operator=(const GpuStream&) = delete;

@@ -337,7 +337,9 @@ class Loop {
     save();  // first: an evaluation or a sample that throws ends the run, and costs no steps
     // A run that is resumed after its last step may have these already.
     std::vector<int64_t> is_missing = {0, 0};
-    if (log_) is_missing = {!log_->is_evaluated(step_), !log_->is_sampled(step_)};
+    if (log_) {
+      is_missing = {!log_->is_evaluated(step_), resumed_at_ < step_ || !log_->is_sampled(step_)};
+    }
     if (group() != nullptr) is_missing = group()->all_reduce(is_missing, Reduce::kMax);
     if (is_missing[0] != 0) evaluate();
     if (is_missing[1] != 0) sample();

@@ -199,6 +199,38 @@ TEST_F(LoopEdges, ALastEvaluationThatThrowsCostsNoStepsAndIsMadeUp) {
   }
 }
 
+TEST_F(LoopEdges, StepsThatAreTakenAnewAreSampledAnew) {
+  for (const std::string text : {"before", "after"}) {
+    ScaledNet net;
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    train(net, optimizer, 4, [&](Job& job, LoopOptions& options) {
+      options.checkpointing_interval = 2;
+      job.sample = [&] { return text; };
+    });
+    fs::remove_all(directory_ / "checkpoints" / "step_00000004");
+  }
+  EXPECT_EQ(lines_of(directory_ / "samples.txt").back(), "after");
+}
+
+TEST_F(LoopEdges, ALossThatIsNoNumberIsAskedForOnce) {
+  for (int run = 0; run < 2; ++run) {
+    ScaledNet net;
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    int64_t calls = 0;
+    train(net, optimizer, 2, [&](Job& job, LoopOptions&) {
+      job.held_out_loss = [&]() -> double {
+        ++calls;
+        return NAN;
+      };
+    });
+    EXPECT_EQ(calls, run == 0 ? 2 : 0);  // before the first step and after the last
+    const std::string line = lines_of(directory_ / "metrics.jsonl").back();
+    const size_t member = line.find("\"val_loss\":null");
+    EXPECT_NE(member, std::string::npos) << line;
+    EXPECT_EQ(line.find("val_loss", member + 2), std::string::npos) << line;
+  }
+}
+
 // Whatever rank 0 does alone or all do together.
 TEST_F(LoopEdges, RanksSaveBeforeALastEvaluationThatThrows) {
   for (const std::string what : {"evaluates", "evaluates together", "samples"}) {

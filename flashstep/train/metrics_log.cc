@@ -99,12 +99,16 @@ void MetricsLog::append(std::string_view object) {
 
 void MetricsLog::add_to_last(std::string_view members) {
   require_in_place();
-  constexpr std::string_view kEnd = "}\n";
-  const uint64_t end = size_of(descriptor_, path_) - kEnd.size();
+  const std::string line = last() + "\n";
+  const size_t brace = line.find_last_of('}');  // white space may follow
+  require(brace != std::string::npos, "[metrics] ", path_.string(),
+          ": expected a JSON object in the last line, got other text");
+  const uint64_t end = size_of(descriptor_, path_) - line.size() + brace;
+  const std::string rest = line.substr(brace);
   try {
-    write_at(end, str(",", members, kEnd));
+    write_at(end, str(",", members, rest));
   } catch (const MachineError&) {
-    write_at(end, kEnd);  // it has its place
+    write_at(end, rest);  // it has its place
     throw;
   }
 }

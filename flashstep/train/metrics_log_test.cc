@@ -84,6 +84,20 @@ TEST_F(MetricsLogTest, DamagedLinesAreNamedUnlessTheyComeAfterTheStep) {
   EXPECT_THROW(MetricsLog(path_).truncate_after(9), UserError);
 }
 
+TEST_F(MetricsLogTest, TheLastLineGetsMoreMembers) {
+  for (const std::string end : {"\n", " \n", "\r\n"}) {
+    put("{\"step\":1}\n{\"step\":2}" + end);
+    MetricsLog log(path_);
+    log.add_to_last("\"x\":3,\"y\":4");
+    EXPECT_EQ(text(), "{\"step\":1}\n{\"step\":2,\"x\":3,\"y\":4}" + end);
+    EXPECT_EQ(log.last() + "\n", "{\"step\":2,\"x\":3,\"y\":4}" + end);
+    log.append(line(3));
+    EXPECT_EQ(log.last(), line(3));
+  }
+  put("");
+  EXPECT_EQ(MetricsLog(path_).last(), "");
+}
+
 TEST_F(MetricsLogTest, AFolderThatIsMissingIsTheMachinesFailure) {
   EXPECT_THROW(MetricsLog(path_.parent_path() / "missing" / "x"), MachineError);
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -58,7 +59,9 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
   }
   written_ = kept;
   if (is_evaluated(first_step)) {  // after the checkpoint was written
-    counters_.held_out_loss = OrderedJson::parse(metrics_.last())[kHeldOut].get<double>();
+    const OrderedJson loss = OrderedJson::parse(metrics_.last())[kHeldOut];
+    counters_.held_out_loss =
+        loss.is_number() ? loss.get<double>() : std::numeric_limits<double>::quiet_NaN();
     if (!std::isfinite(counters_.first_held_out_loss))
       counters_.first_held_out_loss = counters_.held_out_loss;
   }
@@ -180,7 +183,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
 bool RunLog::is_evaluated(int64_t step) const {
   if (written_ != step || step < 0) return false;
   const OrderedJson line = OrderedJson::parse(metrics_.last(), nullptr, /*allow_exceptions=*/false);
-  return line.is_object() && line.contains(kHeldOut) && line[kHeldOut].is_number();
+  return line.is_object() && line.contains(kHeldOut);
 }
 
 bool RunLog::is_sampled(int64_t step) const {

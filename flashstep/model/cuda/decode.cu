@@ -382,7 +382,8 @@ __global__ void __launch_bounds__(kAttendThreads, kAttendBlocksAtOnce)
   const auto add = [&](float score, const Packed<T>& packed) {
     float value[kVector];
     unpack(packed, value);
-    attended.add(exp2_approx(score - attended.largest), 1, value);
+    const float weight = score == -INFINITY ? 0.0f : exp2_approx(score - attended.largest);
+    attended.add(weight, 1, value);
   };
   const int64_t of_warp = first - lane / kLanes;
   for (int64_t done = of_warp; done < end; done += kSteps * key_step) {
