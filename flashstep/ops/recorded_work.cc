@@ -49,9 +49,9 @@ GpuStream::GpuStream(std::optional<at::Device> device) {
   const c10::cuda::CUDAGuard guard(index);
   at::cuda::device_synchronize();  // what was computed on the default stream is there from now on
   thread_local std::map<c10::DeviceIndex, c10::cuda::CUDAStream> streams;
-  const auto [own, is_new] =
-      streams.try_emplace(index, c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index));
-  state_ = std::make_unique<State>(own->second);
+  if (!streams.contains(index))
+    streams.emplace(index, c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index));
+  state_ = std::make_unique<State>(streams.at(index));
 }
 GpuStream::~GpuStream() {
   try {
