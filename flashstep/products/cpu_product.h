@@ -15,8 +15,8 @@ enum class CpuMultiplier { kMkl, kOneDnn, kPacked };
 // Who multiplies float32 on this processor. Only on AMD's is MKL not the fastest. Zen 5 reaches
 // twice its rate by oneDNN, since MKL computes with 256 bits on processors that are not Intel's.
 // Zen 3 reaches 1.1 to 1.6 times its rate by packed_product(), and 0.95 to 1.4 times for dy^T x;
-// who has AVX2 alone, as it has, does the same unmeasured. Zen 4, whose units have 256 bits, 1.03
-// to 1.25 times (ops_cpu_product_bench compares them).
+// who has AVX2 alone, as it has, does the same unmeasured. Zen 4, whose units have 256 bits, 1.06
+// to 1.27 times (ops_cpu_product_bench compares them).
 CpuMultiplier cpu_multiplier();
 
 // Who computes cpu_product() of float32, (m, k) by (k, n). Small ones are MKL's.
