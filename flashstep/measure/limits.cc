@@ -24,7 +24,7 @@ namespace flashstep::measure {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int kFormat = 4;  // of the file and of the way of measuring: raise it when either changes
+constexpr int kFormat = 5;  // of the file and of the way of measuring: raise it when either changes
 constexpr double kMostOfOthers = 0.1;  // of the cores that other programs may keep busy meanwhile
 
 // All that a limit may depend on.

@@ -30,8 +30,8 @@ Element element_of(const Tensor& x) {
                                             : Element::kFloat16;
 }
 
-// Of those whose `uniform` part of the probability, from the likeliest on, ends in it: as sample()
-// in generate.h. Returns the token and the largest logit, which is NaN where one is; (2) float64.
+// What sample() in generate.h draws, on the GPU. Returns (2) float64: the token, and the largest
+// logit, which is NaN where one is.
 Tensor drawn(const Tensor& logits, const GenerateOptions& options, const Tensor& uniform) {
   const auto result = [](const Tensor& token, const Tensor& largest) {
     return at::cat({token.view({1}).to(at::kDouble), largest.view({1}).to(at::kDouble)});
