@@ -97,6 +97,8 @@ TEST(NumbersTest, TheSentences) {
        "expected --seed to be a whole number from 0 on that 64 bits hold, got " + huge);
   says("tokenizer train text --vocab-size 300 --out folder --threads 4294967298",
        "expected --threads to be a whole number that 32 bits hold, got 4294967298");
+  says("account attention --context [512,1024]",
+       "expected --context to be a whole number, or several with commas, got [512,1024]");
   says("data inspect f --top -1",
        "expected --top to be a whole number from 0 to 4294967296, got -1");
 }

@@ -201,7 +201,10 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
   if (option == nullptr) return "";
   const std::string name = option->get_name(), given = got(*option, what);
   if (!given.empty()) {
-    return str("expected ", name, " to be ", expected_instead(*option, what), ", got ", given);
+    const std::string expected = expected_instead(*option, what);
+    const bool are_numbers = option->get_delimiter() != '\0' && !expected.starts_with("one of");
+    return str("expected ", name, " to be ", expected,
+               are_numbers ? ", or several with commas" : "", ", got ", given);
   }
   if (what == name + " is required") return str("expected ", name, ", got none (see --help)");
   if (what.ends_with(" missing")) {
