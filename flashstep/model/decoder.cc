@@ -14,6 +14,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/model/cuda/decode.h"
+#include "flashstep/ops/cuda_element.h"
 #include "flashstep/ops/recorded_work.h"
 
 namespace flashstep {
@@ -21,14 +22,8 @@ namespace {
 
 using at::Tensor;
 using model_cuda::AttendToken;
-using model_cuda::Element;
 using model_cuda::RowProducts;
-
-Element element_of(const Tensor& x) {
-  return x.scalar_type() == at::kFloat      ? Element::kFloat32
-         : x.scalar_type() == at::kBFloat16 ? Element::kBfloat16
-                                            : Element::kFloat16;
-}
+using ops_cuda::element_of;
 
 // What sample() in generate.h draws, on the GPU. Returns (2) float64: the token, and the largest
 // logit, which is NaN where one is.

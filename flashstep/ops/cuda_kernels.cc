@@ -14,19 +14,14 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda/float8.h"
 #include "flashstep/ops/cuda/kernels.h"
+#include "flashstep/ops/cuda_element.h"
 #include "flashstep/ops/float8.h"
 
 namespace flashstep::internal {
 namespace {
 
 using at::Tensor;
-using ops_cuda::Element;
-
-Element element_of(const Tensor& x) {
-  return x.scalar_type() == at::kFloat      ? Element::kFloat32
-         : x.scalar_type() == at::kBFloat16 ? Element::kBfloat16
-                                            : Element::kFloat16;
-}
+using ops_cuda::element_of;
 
 const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_or_null(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }

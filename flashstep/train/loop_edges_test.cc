@@ -110,20 +110,21 @@ TEST_F(LoopEdges, AModuleThatNoFileCanHoldIsRefusedBeforeItsSteps) {
 }
 
 TEST_F(LoopEdges, AnOptimizerThatDoesNotSaveItsStateIsRefusedAfterAStep) {
-  ScaledNet net;
-  OwnOptimizer optimizer(net.parameters(), /*keeps_velocity=*/true);
-  int64_t steps = 0;
-  expect_sentence(
-      [&] {
-        train(net, optimizer, 5, [&](Job& job, LoopOptions&) {
-          job.loss = [&](int64_t step, int64_t) {
-            ++steps;
-            return net.loss(step);
-          };
-        });
-      },
-      {"expected an optimizer whose save() writes its state", "OwnOptimizer"});
-  EXPECT_EQ(steps, 1);
+  for (const int64_t skipped : {0, 1}) {  // a step that is skipped makes no state
+    ScaledNet net;
+    OwnOptimizer optimizer(net.parameters(), /*keeps_velocity=*/true);
+    int64_t steps = 0;
+    expect_sentence(
+        [&] {
+          train(net, optimizer, 5, [&](Job& job, LoopOptions&) {
+            job.loss = [&](int64_t step, int64_t) {
+              return ++steps <= skipped ? net.loss(step) * NAN : net.loss(step);
+            };
+          });
+        },
+        {"expected an optimizer whose save() writes its state", "OwnOptimizer"});
+    EXPECT_EQ(steps, 1 + skipped);
+  }
 }
 
 TEST_F(LoopEdges, AnOptimizerMayHaveNoStateAndTellNoRate) {
@@ -273,22 +274,6 @@ TEST_F(LoopEdges, RanksSaveBeforeALastEvaluationThatThrows) {
           fs::remove_all(directory(::getpid()));
         });
   }
-}
-
-TEST_F(LoopEdges, AFirstStepThatIsSkippedDoesNotHideAnOptimizerWithoutSave) {
-  ScaledNet net;
-  OwnOptimizer optimizer(net.parameters(), /*keeps_velocity=*/true);
-  int64_t steps = 0;
-  expect_sentence(
-      [&] {
-        train(net, optimizer, 5, [&](Job& job, LoopOptions&) {
-          job.loss = [&](int64_t step, int64_t) {
-            return ++steps == 1 ? net.loss(step) * NAN : net.loss(step);
-          };
-        });
-      },
-      {"expected an optimizer whose save() writes its state", "OwnOptimizer"});
-  EXPECT_EQ(steps, 2);
 }
 
 TEST_F(LoopEdges, AQuietRunWarnsOfADamagedCheckpoint) {
